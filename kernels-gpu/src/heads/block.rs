@@ -1,6 +1,11 @@
-//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team,
-//! then rotated head by head and written. Queries and keys of a token are neighbouring rows, so that its
-//! angles come from L1.
+//! Normalises and rotates rows with one team per row. A team is the threads that share the row.
+//!
+//! A row is all heads of a token, if they are normalised together. Or it is one head that the kernels in
+//! `warp` do not support, because it is too long or not aligned. Queries and keys of a token are consecutive
+//! rows, so the angles of the token are in L1 for the second row.
+//!
+//! For half-split pairs, a thread loads the partners of its columns again. Another thread of the team has
+//! loaded them before, so they are in L1.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
@@ -12,19 +17,20 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 use crate::norm::reduce::team_row::TeamRow;
 
-/// The row of a team.
+/// The row of the calling thread's team.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRow<T> {
     pub x: *const T,
     pub y: *mut T,
     pub operand: HeadsOperand,
     pub token: Token,
-    /// Its first head.
+    /// The index of the row's first head.
     pub head: u32,
 }
 
 impl<T: Elem> HeadRow<T> {
-    /// Row `row` of the list: for each token its queries, then its keys; each a row, or a row for each head.
+    /// Returns row `row` of the launch. For each token, the rows of its queries come first, then those of its
+    /// keys.
     #[inline(always)]
     pub fn of(q: HeadsOperand, k: HeadsOperand, p: &HeadParams, row: u32) -> Self {
         let [queries, keys] = p.warp_tasks;
@@ -35,14 +41,16 @@ impl<T: Elem> HeadRow<T> {
         Self { x: operand.x.at(token, head), y: operand.y.at(token, head), operand, token, head }
     }
 
-    /// The norm of the quad at `at`, a multiple of 4.
+    /// Loads and normalises the vec4 at column `at`, a multiple of 4. Columns past the end of the row are
+    /// zero before the norm.
     ///
     /// # Safety
-    /// The row has its columns or some of them, and can be read as `A` says.
+    /// `at` is a column of the row. The row is readable, with the alignment that `A` requires.
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
-        // SAFETY: as the caller promises; parameters have as many columns as the row.
+        // SAFETY: the caller passes a column of the row. The host checked that weight and bias have as many
+        // columns.
         let (x, affine) = unsafe {
             (
                 Vec4Row::<T, A>::of(&Rows::single(self.x.cast()), RowIndex::FIRST, columns),
@@ -53,13 +61,13 @@ impl<T: Elem> HeadRow<T> {
         normed
     }
 
-    /// The norm of column `at`.
+    /// Loads and normalises column `at`.
     ///
     /// # Safety
-    /// The row has it.
+    /// `at` is a column of the row.
     #[inline(always)]
     unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &HeadParams) -> f32 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a column of the row, and scalar access needs no alignment.
         let [a, b, c, d] = unsafe { self.normed::<N, Scalar>(stats, at / 4 * 4, p) };
         match at % 4 {
             0 => a,
@@ -72,11 +80,12 @@ impl<T: Elem> HeadRow<T> {
     /// Normalises, rotates and writes column `at`.
     ///
     /// # Safety
-    /// The row has it, for this thread alone to write.
+    /// `at` is a column of the row, and no other thread writes it.
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
-        // SAFETY: columns of the row; the angle of a rotated one.
+        // SAFETY: `at` and its partner are columns of the row. The angle is read only for a rotated token and
+        // column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -90,9 +99,11 @@ impl<T: Elem> HeadRow<T> {
     }
 }
 
+/// Normalises, rotates and writes the row of the calling team.
+///
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; where they are normalised
-/// together they lie side by side. Readable as `A` says.
+/// As [`head_lanes`](super::warp::head_lanes), for any head dimension and with the alignment that `A`
+/// requires. Heads that are normalised together are contiguous in memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,
@@ -105,7 +116,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands. A team without a row gets 0 columns.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -113,12 +124,12 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (at, columns) = (x.first(tile), x.columns(tile));
         if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
-                // SAFETY: a column of the row.
+                // SAFETY: `count` keeps `at` inside the row, and no other thread has this column.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
             }
             continue;
         }
-        // SAFETY: as the caller promises; a team's row is its own.
+        // SAFETY: the caller passes checked operands. No other team has the same row.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),
@@ -129,7 +140,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
-            // SAFETY: the partner is a column of the row; the angles are of rotated ones.
+            // SAFETY: the partner is a column of the row. The branch ensures that token and column are
+            // rotated.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

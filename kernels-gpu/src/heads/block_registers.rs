@@ -1,9 +1,10 @@
-//! RMSNorm of rows of heads that are normalised together, or of a long one, held in registers between reading
-//! and writing, then rotation of all columns in pairs of neighbours. Queries and keys of a token are a
-//! block's, so that its angles come from L1.
+//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates all columns in interleaved pairs, or none.
 //!
-//! A thread has octets, each two of torch's quads: it plays two of torch's threads, and their sum needs no
-//! exchange.
+//! A row is all heads of a token, if they are normalised together, or one long head. A block processes the
+//! query row and the key row of a token, so the second of them finds the angles of the token in L1.
+//!
+//! A thread has vec8s (eight adjacent columns). Each is two of torch's vec4s, so a thread emulates two
+//! adjacent threads of torch. Adding their sums needs no shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -17,15 +18,22 @@ use crate::layout::vec8::{LEN, Vec8};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 
-/// Threads that hold a row; torch has 128.
+/// Threads per row. torch uses 128.
 pub const TEAM: u32 = 64;
-/// Columns of a team's tile.
+/// Columns per tile: one vec8 for each thread of the team.
 pub const TILE: u32 = LEN * TEAM;
 
-/// # Safety As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is
-/// there, in a grid of tokens and batches, and rows of at most `IN_REGISTERS` tiles that can be accessed 16
-/// bytes at a time. `rotary` rotates all columns or none, in pairs of neighbours; a tile has a whole number
-/// of heads, which share their angles, or the row is one head.
+/// Normalises, rotates and writes the row of the calling team. A team is the threads that share a row.
+///
+/// # Safety
+/// As [`head_rows`](super::block::head_rows). In addition:
+///
+/// - A block has a team of [`TEAM`] threads for each operand that is present. The grid is
+///   `[tokens, 1, batches]`.
+/// - Rows have at most `IN_REGISTERS` tiles, and allow 16-byte accesses.
+/// - `rotary` rotates all columns in interleaved pairs, or none.
+/// - If columns are rotated, a tile has a whole number of heads that share their angles, or the row is one
+///   head.
 #[inline(always)]
 pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     q: HeadsOperand,
@@ -37,11 +45,11 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the caller passes checked operands. No other team has the same row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
-        // Columns a tile apart are at the same place of their heads then.
+        // If a tile has a whole number of heads, columns that are one tile apart have the same angles.
         let repeats = p.dim <= TILE;
         let mut angles = [Angles::NONE; 2];
         if is_rotated && row.has(0) {
@@ -67,7 +75,7 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     }
 }
 
-/// A thread's part of its team's row.
+/// The columns of the team's row that the calling thread has.
 struct RegisterRow<T, const IN_REGISTERS: usize> {
     x: [Vec8<T>; IN_REGISTERS],
     y: *mut T,
@@ -76,7 +84,7 @@ struct RegisterRow<T, const IN_REGISTERS: usize> {
 }
 
 impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
-    /// The row of `operand` at `token`.
+    /// Loads the thread's columns of the row of `operand` at `token`.
     ///
     /// # Safety
     /// As [`register_rows`].
@@ -86,25 +94,25 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             Self { x: [Vec8::ZERO; IN_REGISTERS], y: operand.y.at(token, 0), rank, cols: operand.cols };
         let x = operand.x.at::<T>(token, 0);
         for tile in 0..IN_REGISTERS {
-            // SAFETY: columns of the row.
+            // SAFETY: `has` is true only if the row has these columns.
             row.x[tile] = unsafe { Vec8::load(x.wrapping_add(row.at(tile) as usize), row.has(tile)) };
         }
         row
     }
 
-    /// The thread's first column of `tile`.
+    /// Returns the thread's first column of `tile`.
     #[inline(always)]
     fn at(&self, tile: usize) -> u32 {
         LEN * self.rank + tile as u32 * TILE
     }
 
-    /// Has the thread columns in `tile`?
+    /// Returns whether the thread has columns in `tile`.
     #[inline(always)]
     fn has(&self, tile: usize) -> bool {
         self.at(tile) < self.cols
     }
 
-    /// What the row is normalised with, in the order of torch's fused RMSNorm: see
+    /// Returns the statistics of the row, in the summation order of torch's fused RMSNorm: see
     /// [`FusedRms`](crate::norm::reduce::team::FusedRms). Every thread of the block calls it.
     #[inline(always)]
     fn stats(&self, memory: &mut SharedMemory, cols: TeamCols, how: HeadNormArg) -> Stats {
@@ -116,22 +124,22 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             }
         }
         let [even, odd] = with_lane(with_lane(with_lane(with_lane(sums, 8), 4), 2), 1);
-        // A warp of ours is two of torch's.
+        // 16 threads here emulate the 32 threads of a torch warp.
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {
-            // SAFETY: a slot for each of torch's warps, which the first of its threads writes before the
-            // barrier.
+            // SAFETY: each emulated torch warp has one slot. Only the first of its 16 threads writes it,
+            // before the barrier.
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();
-        // SAFETY: every slot was written before the barrier.
+        // SAFETY: the team's four slots were written before the barrier.
         let of = |warp: u32| unsafe { partial.get(4 * team + warp) };
         let all = (of(0) + of(2)) + (of(1) + of(3));
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + how.eps) }
     }
 
-    /// Normalises the row, has each octet turned, and writes it.
+    /// Normalises the thread's columns, calls `rotate` for each vec8, and writes the results.
     ///
     /// # Safety
     /// As [`register_rows`].
@@ -148,10 +156,10 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
                 return;
             }
             let at = self.at(tile);
-            // SAFETY: parameters have as many columns as the row.
+            // SAFETY: the host checked that the weight has as many columns as the row.
             let parameters = unsafe { Rms::parameters_at::<T>(&operand.affine, [at, at + 4]) };
             let normed = Rms::apply::<T, 2>(stats, self.x[tile].opaque_lanes().vec4s(), &parameters, how);
-            // SAFETY: as for `read`; a team's row is its own.
+            // SAFETY: `has` is true, so the row has these columns. No other thread writes them.
             unsafe { Vec8::store(self.y.wrapping_add(at as usize), rotate(tile, normed)) };
         }
     }

@@ -1,7 +1,8 @@
-//! The norms that queries and keys go through, each in the order and with the roundings of the module that it
-//! stands for.
+//! Norms of queries and keys, with the summation order and the roundings of the torch module that each
+//! replaces.
 //!
-//! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
+//! The lanes of a warp or half a warp process a head of up to 256 columns. A team, the threads that share a
+//! row, processes a longer row.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
 
@@ -14,7 +15,8 @@ use crate::norm::reduce::team_row::TeamRow;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::reduce::welford::Welford;
 
-/// The parameters of a norm at a quad of columns; absent ones change nothing, not even the sign of a zero.
+/// Weight and bias of a norm for four columns. The values for an absent operand change nothing, not even the
+/// sign of a zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Affine4 {
     pub weight: [f32; 4],
@@ -22,32 +24,35 @@ pub(crate) struct Affine4 {
 }
 
 impl Affine4 {
-    /// Those of no norm.
+    /// The values for absent weight and bias.
     pub const NONE: Self = Self { weight: [1.0; 4], bias: [-0.0; 4] };
 }
 
-/// A norm, or none.
+/// A norm of queries and keys, or the absence of a norm ([`AsItIs`]).
 pub(crate) trait HeadNorm: Copy {
-    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a
-    /// norm alone.
+    /// `true` if kernels with this norm can compute angles from frequencies. Only kernels without a norm do
+    /// this, because the code of sine and cosine is large.
     const MAKES_ANGLES: bool;
-    /// Of heads whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past their end.
+    /// Returns the statistics of `HEADS` heads. The lanes of `group` share each head.
+    ///
+    /// Lane `rank` has vec4 `rank + tile * width` of a head in `x[head][tile]`. Past the end of a head, vec4s
+    /// are zero.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
         x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS];
-    /// Of the team's row.
+    /// Returns the statistics of the team's row. Every thread of the block calls it.
     fn of_row<T: Elem, A: Access>(
         row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: TeamCols,
         how: HeadNormArg,
     ) -> Stats;
-    /// The thread's parameters, at its quad.
+    /// Returns weight and bias for the thread's vec4.
     fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Affine4;
-    /// The normalised quads times weight plus bias.
+    /// Normalises the vec4s, multiplies by the weight, adds the bias, and rounds as `how` says.
     fn apply<T: Elem, const VEC4S: usize>(
         stats: Stats,
         x: [[f32; 4]; VEC4S],
@@ -111,7 +116,8 @@ impl HeadNorm for Layer {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS] {
-        // torch has 128 threads a row: a tile of ours is one of its warps, and those beyond are empty.
+        // torch uses four warps per row. Each tile here has the elements of one torch warp, and torch's other
+        // warps are empty.
         let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
             let mut heads = [Welford::EMPTY; HEADS];
@@ -164,7 +170,7 @@ impl HeadNorm for Layer {
     }
 }
 
-/// The quads, rounded to the element type if `wanted`: asked once for all of them.
+/// Rounds the vec4s to the element type if `wanted` is true. There is one branch for all vec4s.
 #[inline(always)]
 pub(crate) fn round_if<T: Elem, const VEC4S: usize>(
     wanted: bool,

@@ -1,5 +1,7 @@
-//! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the
-//! first is a lane's own.
+//! Norms of heads in which each lane has one vec4 in each half of the head.
+//!
+//! The summation order is torch's. In this layout, the first addition of torch's warp reduction needs no
+//! shuffle: a lane has both operands.
 use cuda_std::prelude::*;
 
 use super::norm::{Affine4, AsItIs, HeadNorm};
@@ -11,18 +13,18 @@ use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
 
-/// A norm of heads in halves, or none.
+/// A [`HeadNorm`] for heads in which each lane has one vec4 in each half.
 pub(crate) trait HalvesNorm: HeadNorm {
-    /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head
-    /// apart.
+    /// Returns the statistics of `HEADS` heads of dimension `DIM`, 64 or 128. `DIM / 8` lanes share a head,
+    /// and each has two vec4s that are `DIM / 2` columns apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
         x: &[[Vec4<T>; 2]; HEADS],
         how: HeadNormArg,
     ) -> [Stats; HEADS];
-    /// The parameters at the quads of `columns`, all loads in flight together.
+    /// Returns weight and bias for the two vec4s that start at `columns`. All loads are in flight together.
     ///
     /// # Safety
-    /// They have the columns, to read in quads while the kernel runs.
+    /// While the kernel runs, weight and bias are readable at these columns, as aligned vec4s.
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2];
 }
 
@@ -41,7 +43,8 @@ impl HalvesNorm for AsItIs {
     }
 }
 
-/// Fused, or of heads of 128 columns: torch sums shorter ones otherwise where the norm is written out.
+/// RMSNorm in torch's fused order, or in the order of `x.float().pow(2).mean(-1)` for heads of 128 columns.
+/// For shorter heads, torch adds the squares of the latter in another order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -50,14 +53,15 @@ impl HalvesNorm for Rms {
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
-            // Asked for each head, or the lanes of all of them are unpacked before.
+            // Branch for each head. With one branch for all heads, the compiler unpacks the lanes of all
+            // heads first.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
                 pair(x[head], |[a, b, c, d]| a * a + b * b + c * c + d * d)
             };
         }
-        // A step of all heads after the other hides its latency.
+        // All heads take a shuffle step together, which hides its latency.
         if DIM > 64 {
             sums = with_lane(sums, 8);
         }
@@ -67,7 +71,7 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: as the caller promises, for the type that the kind says.
+        // SAFETY: the caller passes parameters that are readable at these columns, and `kind` is their type.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],
@@ -78,24 +82,25 @@ impl HalvesNorm for Rms {
     }
 }
 
-/// The quads of a weight whose elements are `E`.
+/// Loads the two vec4s at `columns` of a weight with elements of type `E`.
 ///
 /// # Safety
 /// As [`HalvesNorm::parameters_at`].
 #[inline(always)]
 unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a weight of `E` that is readable at these columns.
     let vec4s = columns.map(|at| unsafe { vec4_at::<E>(weight.rows.base.cast(), at, true) });
     vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }
 
-/// The sum of what both quads give: torch's threads half a head apart are its first pair.
+/// Returns the sum of `of` over both vec4s. It is the first step of torch's warp reduction, which adds
+/// threads half a head apart.
 #[inline(always)]
 fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())
 }
 
-/// Each sum with that of the lane `distance` away.
+/// Adds the sums of the lane whose index differs in the bit `distance`.
 #[inline(always)]
 pub(crate) fn with_lane<const N: usize>(sums: [f32; N], distance: u32) -> [f32; N] {
     sums.map(|sum| sum + warp::shuffle_xor(warp::ALL, sum, distance))

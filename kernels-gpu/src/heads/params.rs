@@ -1,61 +1,64 @@
-//! What the kernels on heads are told: queries and keys, their norm and their rotation.
+//! Arguments of the kernels on heads: queries and keys, their norm, and their rotation.
 use cuda_std::warp;
 
 use crate::layout::heads::Heads;
 use crate::norm::affine::Affine;
 
-/// How a norm is computed: a kernel argument.
+/// The norm of the heads: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HeadNormArg {
-    /// Added to the variance, or to the mean of squares.
+    /// Value added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
-    /// Are squares summed as in torch's fused RMSNorm, not as in `x.float().pow(2).mean(-1)`? 0 or 1.
+    /// Summation order of RMSNorm. 1: torch's fused kernel (`torch.nn.RMSNorm`). 0:
+    /// `x.float().pow(2).mean(-1)`.
     pub fused: u32,
-    /// Round to the element type before the weight multiplies, too. 0 or 1.
+    /// 1: RMSNorm also rounds to the element type before it multiplies by the weight. 0: it does not.
     pub before_weight: u32,
-    /// Round to the element type before the rotation. 0 or 1.
+    /// 1: round the norm's result to the element type before the rotation. 0: keep f32.
     pub round: u32,
 }
 
-/// How heads are rotated: a kernel argument.
+/// The rotary position embedding of the heads: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Cosines; cosine and sine in turn if they are complex; frequencies, f32, if the kernel makes the
-    /// angles.
+    /// Cosines. For [`Rotary::COMPLEX`]: alternating cosines and sines. For [`Rotary::COUNTED`] and
+    /// [`Rotary::POSITIONED`]: f32 frequencies.
     pub cos: Heads,
-    /// Sines; positions, f32, if the kernel makes the angles and they are given.
+    /// Sines. For [`Rotary::POSITIONED`]: f32 positions. Not used for [`Rotary::COMPLEX`] and
+    /// [`Rotary::COUNTED`].
     pub sin: Heads,
-    /// The first token that is rotated.
+    /// The first rotated token.
     pub first: u32,
-    /// Tokens that are rotated from there on; the others pass.
+    /// Number of rotated tokens from `first` on. Other tokens are not rotated.
     pub tokens: u32,
-    /// Columns of a head that are rotated, an even number; the others pass.
+    /// Number of rotated columns per head, which is even. The columns from `dim` on are not rotated.
     pub dim: u32,
     /// One of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`], [`Rotary::COUNTED`],
     /// [`Rotary::POSITIONED`].
     pub angles: u32,
-    /// Are pairs half the rotated columns apart (`rotate_half`), not neighbours? 0 or 1.
+    /// 1: half-split pairs, whose columns are `dim / 2` apart (`rotate_half`). 0: interleaved pairs of
+    /// adjacent columns.
     pub halves: u32,
-    /// Are the tables in f32, not of the element type? 0 or 1.
+    /// 1: the tables are f32. 0: they have the element type.
     pub single: u32,
-    /// Round both products and their sum to the element type, not the sum alone. 0 or 1.
+    /// 1: round the two products and their sum to the element type. 0: round only the sum.
     pub round_each: u32,
-    /// Rotate by the negative angle. 0 or 1.
+    /// 1: rotate by the negative angle, as the gradient does. 0: rotate by the angle.
     pub conjugate: u32,
 }
 
 impl Rotary {
-    /// Tables with an entry for each rotated column.
+    /// Two tables with one entry per rotated column.
     pub const WIDE: u32 = 0;
-    /// Tables with an entry for each pair.
+    /// Two tables with one entry per pair.
     pub const NARROW: u32 = 1;
-    /// A table with a complex number for each pair, which are neighbours.
+    /// One table with a complex number per pair. Pairs are interleaved.
     pub const COMPLEX: u32 = 2;
-    /// Angles are the token's number times the pair's frequency.
+    /// The kernel computes the angles: the index of the token times the frequency of the pair.
     pub const COUNTED: u32 = 3;
-    /// Angles are the token's position times the pair's frequency.
+    /// The kernel computes the angles: the position of the token times the frequency of the pair.
     pub const POSITIONED: u32 = 4;
 
     /// No rotation.
@@ -72,58 +75,59 @@ impl Rotary {
         conjugate: 0,
     };
 
-    /// Has every head angles of its own?
+    /// Returns whether each head has its own angles.
     pub fn by_head(&self) -> bool {
         self.cos.head_stride != 0
     }
 }
 
-/// Queries or keys, and what becomes of them: a kernel argument.
+/// The query or key tensor, with its output and the parameters of its norm: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsOperand {
-    /// What is read.
+    /// The input.
     pub x: Heads,
-    /// What is written.
+    /// The output.
     pub y: Heads,
-    /// The parameters of the norm.
+    /// Weight and bias of the norm.
     pub affine: Affine,
-    /// How many heads there are; 0: no such tensor.
+    /// Number of heads per token. 0 if the tensor is absent.
     pub heads: u32,
-    /// Columns that are normalised together: a head's, or those of all heads.
+    /// Number of columns that are normalised together: those of one head, or of all heads of a token.
     pub cols: u32,
     /// `1 / cols`.
     pub inv_cols: f32,
 }
 
-/// What the kernels need to know beside their operands: a kernel argument.
+/// Sizes and options of a launch: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HeadParams {
-    /// Tokens of all batches.
+    /// Number of tokens of all batches.
     pub rows: u32,
-    /// Tokens of a batch.
+    /// Number of tokens per batch.
     pub tokens: u32,
-    /// Columns of a head.
+    /// Head dimension.
     pub dim: u32,
     /// The norm.
     pub norm: HeadNormArg,
-    /// Heads of a warp's share, in kernels of lanes and of halves.
+    /// Number of heads per warp. Only `warp` and `warp_halves` use it.
     pub heads_per_warp: u32,
-    /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
+    /// Number of warps for the queries of a token, and for its keys. In `block` and `block_registers`: the
+    /// number of rows instead of warps.
     pub warp_tasks: [u32; 2],
-    /// Blocks of a token.
+    /// Number of blocks per token. Only `warp` uses it.
     pub blocks: u32,
-    /// Tiles of a row that shared memory has room for, in kernels of rows.
+    /// Number of tiles of a row that fit in shared memory. Only `block` uses it.
     pub staged: u32,
 }
 
-/// Heads of `dim` columns that a warp has side by side.
+/// Returns the number of heads of dimension `dim` that a warp processes in adjacent groups of lanes.
 pub const fn side_by_side(dim: u32) -> u32 {
     warp::SIZE / width(dim)
 }
 
-/// Lanes that share a head of `dim` columns.
+/// Returns the number of lanes that share a head of dimension `dim`.
 pub(crate) const fn width(dim: u32) -> u32 {
     if dim > 64 { 32 } else { 16 }
 }

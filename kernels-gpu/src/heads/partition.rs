@@ -1,21 +1,22 @@
-//! How the heads of all tokens are shared out to warps.
+//! The assignment of heads to warps.
 use cuda_std::prelude::*;
 
 use super::params::HeadParams;
 use crate::layout::heads::{Token, divide};
 
-/// A warp's part of the list of heads.
+/// The heads that a warp processes: up to `heads_per_warp` consecutive queries or keys of one token.
 #[derive(Clone, Copy)]
 pub(crate) struct WarpTask {
     pub token: Token,
-    /// Are they keys?
+    /// `true` if the heads are keys, `false` if they are queries.
     pub keys: bool,
-    /// The first head, of `keys` or queries.
+    /// The index of the first head.
     pub first: u32,
 }
 
 impl WarpTask {
-    /// The calling warp's, if it has any.
+    /// Returns the heads of the calling warp, or `None` if it has none. The grid has `p.blocks` blocks per
+    /// token.
     #[inline(always)]
     pub fn of_warp(p: &HeadParams) -> Option<Self> {
         let ([_, warp, _], [_, warps, _]) = (thread::index(), thread::block_dim());
@@ -31,7 +32,9 @@ impl WarpTask {
         Some(Self { token: Token::of(row, p.tokens), keys: is_key, first })
     }
 
-    /// The calling warp's, if it has any, in a grid of tokens, blocks of a token and batches: no division.
+    /// Returns the heads of the calling warp, or `None` if it has none.
+    ///
+    /// The dimensions of the grid are tokens, blocks per token, and batches. So no division is needed.
     #[inline(always)]
     pub fn of_grid(p: &HeadParams) -> Option<Self> {
         let ([_, warp, _], [_, warps, _], [number, block, batch]) =

@@ -1,4 +1,5 @@
-//! RMSNorm of queries and keys, in both orders in which torch sums squares.
+//! RMSNorm of queries and keys, in two summation orders: torch's fused kernel, and
+//! `x.float().pow(2).mean(-1)`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
@@ -11,7 +12,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::{FusedRms, TeamCols, TeamMeanSquare};
 use crate::norm::reduce::team_row::TeamRow;
 
-/// RMSNorm, which has no bias: torch's own, or written out.
+/// RMSNorm, without a bias. `HeadNormArg::fused` selects the summation order.
 #[derive(Clone, Copy)]
 pub(crate) struct Rms;
 

@@ -1,8 +1,7 @@
-//! Rotary position embedding: how a pair of columns is rotated by its angle.
+//! Rotary position embedding (RoPE): the pair of columns `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
 //!
-//! The pair (a, b) becomes (a cos - b sin, b cos + a sin); `rope_pairs` says which columns are one. A thread
-//! reads the partners of its columns from memory, where they are in L1 because another lane of the warp has
-//! them.
+//! The two columns of a pair are partners. `rope_pairs` defines the pairs, and `rope_angles` loads or
+//! computes the angles.
 use cuda_std::prelude::*;
 use cuda_std::vec4::round;
 
@@ -11,7 +10,8 @@ use super::rope_angles::Angles;
 use crate::norm::operand::zip;
 
 impl Rotary {
-    /// The quad at `column` rotated, whose partners are `partners` if pairs are halves apart, else in it.
+    /// Rotates the vec4 `x` at `column`. For half-split pairs, `partners` has the partners of its columns.
+    /// For interleaved pairs, `x` has them itself.
     #[inline(always)]
     pub(crate) fn rotate_vec4<T: Elem>(
         &self,
@@ -29,9 +29,11 @@ impl Rotary {
         y
     }
 
-    /// `x cos + rotated sin`, where `rotated` are the partners, with the sign of the first one's changed;
-    /// rounded as the eager modules do: after each operation in f32, and in the element type if asked for.
-    /// torch's complex product has a fused multiply-add in each sum.
+    /// Returns `x cos + rotated sin`. `rotated` has the partners of `x`, negated for the first column of a
+    /// pair.
+    ///
+    /// The roundings are those of the eager modules. Each operation rounds to f32, and with `round_each` to
+    /// the element type. torch's complex product computes each sum with a fused multiply-add.
     #[inline(always)]
     pub(crate) fn rotate<T: Elem, const VEC4S: usize>(
         &self,
@@ -42,7 +44,7 @@ impl Rotary {
         let mut y = x;
         let direct = |i: usize| zip(x[i], angles[i].cos, |x, cos| x * cos);
         let theirs = |i: usize| zip(rotated[i], angles[i].sin, |x, sin| x * sin);
-        // Asked once for all quads, that the compiler may mix their instructions.
+        // Each branch processes all vec4s, so that the compiler can interleave their instructions.
         if self.angles == Self::COMPLEX {
             for i in 0..VEC4S {
                 let (x, rotated, Angles { cos, sin }, direct, theirs) =
@@ -66,7 +68,7 @@ impl Rotary {
         y
     }
 
-    /// The same for one column.
+    /// Rotates one column: see [`Rotary::rotate`]. `partner` is the other column of the pair.
     #[inline(always)]
     pub(crate) fn rotate_element<T: Elem>(
         &self,
@@ -87,7 +89,7 @@ impl Rotary {
     }
 }
 
-/// The partners in a quad of neighbours, with the sign of the first one's changed.
+/// Returns the partners of a vec4 of two interleaved pairs, negated for the first column of a pair.
 #[inline(always)]
 pub(crate) fn interleaved_partners([a, b, c, d]: [f32; 4]) -> [f32; 4] {
     [-b, a, -d, c]

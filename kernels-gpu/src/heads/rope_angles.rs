@@ -1,12 +1,11 @@
-//! Where the angles of a rotation come from: tables in one of several forms, or the product of a position and
-//! a frequency.
+//! The angles of RoPE: loaded from tables in one of several layouts, or computed as position times frequency.
 use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
 use super::params::Rotary;
 use crate::layout::heads::{Heads, Token, element_at, vec4_at};
 
-/// Cosines and sines of a quad of columns.
+/// Cosines and sines for four columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Angles {
     pub cos: [f32; 4],
@@ -14,10 +13,11 @@ pub(crate) struct Angles {
 }
 
 impl Angles {
-    /// Those of no rotation.
+    /// The angle 0, which rotates nothing.
     pub const NONE: Self = Self { cos: [1.0; 4], sin: [0.0; 4] };
 
-    /// Of the products of `position` with `frequencies`, which are equal in pairs unless they are `distinct`.
+    /// Computes cosines and sines of `position * frequencies`. Unless `distinct` is true, adjacent columns
+    /// have equal frequencies.
     #[inline(always)]
     fn of(position: f32, frequencies: [f32; 4], distinct: bool) -> Self {
         let [a, b, c, d] = frequencies;
@@ -30,7 +30,7 @@ impl Angles {
         Self { cos: all.map(|(_, cos)| cos), sin: all.map(|(sin, _)| sin) }
     }
 
-    /// Makes them those of the rotation back.
+    /// Negates the angles.
     #[inline(always)]
     fn conjugate(&mut self) {
         self.sin = self.sin.map(|sin| -sin);
@@ -38,14 +38,15 @@ impl Angles {
 }
 
 impl Rotary {
-    /// The angles of the quad at `column`, which is rotated.
+    /// Returns the angles of the vec4 at `column`, which is rotated. `made` is true in kernels that can
+    /// compute angles from frequencies.
     ///
     /// # Safety
-    /// The tables are what the fields say and can be read in quads, as the number of pairs can. Are angles
-    /// ever `made` in the kernel?
+    /// The tables have the layout that the fields describe, and are readable as aligned vec4s. `dim` is a
+    /// multiple of 8, or a multiple of 4 for interleaved pairs with [`Rotary::WIDE`] tables.
     #[inline(always)]
     pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and column.
         unsafe {
             let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
@@ -59,8 +60,10 @@ impl Rotary {
         }
     }
 
-    /// The angles of the quads at `columns`, which are rotated; frequencies in place of cosines if they are
-    /// made of them. What kind of tables they come from is asked once, so that all loads are in flight
+    /// Returns the angles of the vec4s at `columns`, which are rotated. If the kernel computes the angles,
+    /// `cos` contains the frequencies instead.
+    ///
+    /// There is one branch on the layout of the tables for all vec4s, so that all loads are in flight
     /// together.
     ///
     /// # Safety
@@ -74,19 +77,19 @@ impl Rotary {
     ) -> [Angles; VEC4S] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
-            // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on
-            // their way.
-            // SAFETY: as the caller promises.
+            // The most frequent layout. Its entries need no conversion, so the kernel continues while the
+            // loads are in flight. SAFETY: the caller passes tables with the layout of the fields, and a
+            // rotated token and columns.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and columns.
         let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
             for i in 0..VEC4S {
-                // Neighbouring columns of a pair share its entry.
+                // The two adjacent columns of a pair use the same entry.
                 let spread =
                     |[a, b, c, d]: [f32; 4]| if at[i] % 4 == 0 { [a, a, b, b] } else { [c, c, d, d] };
                 let Angles { cos, sin } = angles[i];
@@ -103,7 +106,8 @@ impl Rotary {
         angles
     }
 
-    /// The entries of the tables at `at`, multiples of 4; zeros for sines unless it is `both`.
+    /// Loads the vec4s of the tables at the entries `at`, which are multiples of 4. Unless `both` is true,
+    /// only `cos` is loaded, and the sines are zero.
     ///
     /// # Safety
     /// As [`Rotary::vec4`].
@@ -115,7 +119,7 @@ impl Rotary {
         at: [u32; VEC4S],
         both: bool,
     ) -> [Angles; VEC4S] {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes tables with these entries. `single` is their type.
         unsafe {
             if self.single != 0 {
                 self.entries_of::<f32, VEC4S>(token, head, at, both)
@@ -125,8 +129,10 @@ impl Rotary {
         }
     }
 
+    /// Loads as [`Rotary::entries`], from tables with elements of type `E`.
+    ///
     /// # Safety
-    /// As [`Rotary::entries`], of tables of `E`.
+    /// As [`Rotary::entries`]. The tables have elements of type `E`.
     #[inline(always)]
     unsafe fn entries_of<E: Elem, const VEC4S: usize>(
         &self,
@@ -136,15 +142,16 @@ impl Rotary {
         both: bool,
     ) -> [Angles; VEC4S] {
         let [cos, sin] = [&self.cos, &self.sin].map(|table| table.at::<E>(token, head));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes tables of `E` with these entries.
         let entries = at.map(|at| unsafe { (vec4_at(cos, at, true), vec4_at(sin, at, both)) });
         entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
     }
 
-    /// Cosine and sine of `column`, which is rotated.
+    /// Returns cosine and sine of `column`, which is rotated. `made` is true in kernels that can compute
+    /// angles from frequencies.
     ///
     /// # Safety
-    /// The tables are what the fields say.
+    /// The tables have the layout that the fields describe.
     #[inline(always)]
     pub(crate) unsafe fn element<T: Elem>(
         &self,
@@ -155,7 +162,7 @@ impl Rotary {
     ) -> (f32, f32) {
         let token = Token { number: token.number - self.first, ..token };
         let pair = self.pair(column);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and column.
         let (cos, sin) = unsafe {
             match self.angles {
                 Self::WIDE | Self::NARROW => {
@@ -177,11 +184,13 @@ impl Rotary {
         (cos, if self.conjugate != 0 { -sin } else { sin })
     }
 
+    /// Loads entry `at` of `table`, for a token and a head.
+    ///
     /// # Safety
     /// As [`Rotary::element`].
     #[inline(always)]
     unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a table with this entry. `single` is its type.
         unsafe {
             if self.single != 0 {
                 element_at::<f32>(table.at(token, head), at)
@@ -191,6 +200,9 @@ impl Rotary {
         }
     }
 
+    /// Returns the position of `token`: its index among the rotated tokens, or its value in the table of
+    /// positions.
+    ///
     /// # Safety
     /// As [`Rotary::element`].
     #[inline(always)]
@@ -198,7 +210,7 @@ impl Rotary {
         if self.angles == Self::COUNTED {
             return token.number as f32;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a rotated token, and `sin` has a position for each rotated token.
         unsafe { element_at(self.sin.at::<f32>(token, 0), 0) }
     }
 }

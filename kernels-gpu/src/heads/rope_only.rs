@@ -1,6 +1,7 @@
-//! Heads rotated in all columns, in pairs of neighbours: a thread has a quad of a token's queries and of its
-//! keys, whose angles it reads once. For long heads, and for angles of each head, which are most of what is
-//! read.
+//! RoPE without a norm, for heads whose columns are all rotated in interleaved pairs.
+//!
+//! A thread rotates one vec4 of a query and the same vec4 of a key, and loads their angles once. This suits
+//! long heads. It also suits heads with their own angles, whose tables are then most of the memory traffic.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -8,23 +9,26 @@ use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
 use crate::layout::heads::{Heads, Token, divide, put_vec4_at, vec4_at};
 
+/// Rotates one vec4 of the queries and of the keys of a token.
+///
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; `rotary` rotates all of
-/// them, in pairs of neighbours, by tables. The grid is one of groups of tokens, which are `y` in a block,
-/// blocks of a token and batches.
+/// As [`head_lanes`](super::warp::head_lanes), for any head dimension. `rotary` rotates all columns, in
+/// interleaved pairs, with angles from tables. The grid is `[groups of tokens, blocks per token, batches]`.
+/// The y dimension of a block is the tokens of a group.
 #[inline(always)]
 pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =
         (thread::index(), thread::block_dim(), thread::block_index());
     let token = Token { batch, number: group * tokens + nth };
     let at = 4 * (rank + threads * block);
-    // Of a single head there is nothing to divide, which loads would wait for.
+    // The first head needs no division. This shortens the time until the loads.
     let (head, column) = if at < p.dim { (0, at) } else { divide(at, p.dim) };
     let is_rotated = rotary.rotates(token, column);
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
-    // SAFETY: as the caller promises; the columns are this thread's alone.
+    // SAFETY: the caller passes checked operands. `is_query` and `is_key` exclude missing heads, and no other
+    // thread writes these columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

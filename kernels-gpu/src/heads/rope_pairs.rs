@@ -1,15 +1,17 @@
-//! Which columns make a pair that is rotated: neighbours, or columns half the rotated width apart.
+//! The pairs of columns that RoPE rotates.
+//!
+//! Interleaved pairs are adjacent columns. The columns of half-split pairs are `dim / 2` apart.
 use super::params::Rotary;
 use crate::layout::heads::Token;
 
 impl Rotary {
-    /// Is `column` rotated in this token?
+    /// Returns whether `column` is rotated in `token`.
     #[inline(always)]
     pub(crate) fn rotates(&self, token: Token, column: u32) -> bool {
         token.number.wrapping_sub(self.first) < self.tokens && column < self.dim
     }
 
-    /// The other column of the pair.
+    /// Returns the other column of the pair.
     #[inline(always)]
     pub(crate) fn partner(&self, column: u32) -> u32 {
         let half = self.dim / 2;
@@ -20,13 +22,13 @@ impl Rotary {
         }
     }
 
-    /// Is `column` the second of its pair?
+    /// Returns whether `column` is the second column of its pair.
     #[inline(always)]
     pub(crate) fn is_second(&self, column: u32) -> bool {
         if self.halves != 0 { column >= self.dim / 2 } else { column % 2 == 1 }
     }
 
-    /// The number of the column's pair.
+    /// Returns the index of the pair that contains `column`.
     #[inline(always)]
     pub(crate) fn pair(&self, column: u32) -> u32 {
         match (self.halves != 0, column < self.dim / 2) {

@@ -1,25 +1,28 @@
-//! The lanes of a warp that share a head.
+//! Shuffles and reductions over the lanes of a warp that share a head.
 use cuda_std::prelude::*;
 
-/// The lanes of a warp that share a head: `width` of them, 16 or 32.
+/// The lanes of a warp that share a head: a whole warp, or half a warp.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
-    /// The lane's number in the group.
+    /// The index of the calling lane in the group.
     pub rank: u32,
-    /// The group's first lane.
+    /// The first lane of the group.
     pub base: u32,
+    /// Number of lanes, 16 or 32.
     pub width: u32,
 }
 
 impl Group {
-    /// The value of the group's lane `rank`.
+    /// Returns the value of lane `rank` of the group.
     #[inline(always)]
     pub fn from(&self, rank: u32, value: f32) -> f32 {
         warp::shuffle(warp::ALL, value, self.base + rank)
     }
 
-    /// Every value through the steps of a fold over the group, from the longest distance; all values take a
-    /// step together, which hides its latency.
+    /// Reduces each value over the group, in steps of descending distance. `step` performs the step at a
+    /// distance.
+    ///
+    /// All values take a step together, which hides its latency.
     #[inline(always)]
     pub fn reduce<V: Copy, const N: usize>(&self, values: [V; N], step: impl Fn(V, u32) -> V) -> [V; N] {
         let all = |values: [V; N], distance: u32| values.map(|value| step(value, distance));
@@ -27,15 +30,19 @@ impl Group {
         all(all(all(all(wide, 8), 4), 2), 1)
     }
 
-    /// The sum of each value over the group, the same bits in each of its lanes.
+    /// Returns the sum of each value over the group, with the same bits in all lanes.
     #[inline(always)]
     pub fn sum<const N: usize>(&self, values: [f32; N]) -> [f32; N] {
         self.reduce(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
     }
 
-    /// torch's sum of a row of fewer than 128 columns, over a warp whose threads hold every 32nd: first the
-    /// columns of a thread, from the lowest, then threads 16, 8, 4, 2 and 1 apart. A lane has four of those
-    /// threads, every eighth the same.
+    /// Returns the sum over the group of `values`, in torch's order for rows of fewer than 128 columns.
+    ///
+    /// torch uses one warp, whose thread `t` has the columns `t`, `t + 32`, and so on. Each thread adds its
+    /// columns in ascending order. Then the warp adds threads 16, 8, 4, 2 and 1 apart.
+    ///
+    /// Here, a lane has four adjacent columns. They belong to four torch threads. Lanes whose ranks are equal
+    /// modulo 8 have columns of the same four torch threads.
     #[inline(always)]
     pub fn short_sum(&self, values: [f32; 4]) -> f32 {
         let mut sums = [0.0; 4];
@@ -47,7 +54,8 @@ impl Group {
             }
             sums[column] = warp::sum(sums[column], 8);
         }
-        // Here and now, or the sums of several heads wait for each other in registers.
+        // `opaque_lanes` forces the sums of this head here. Otherwise the compiler interleaves several heads,
+        // and their sums occupy registers.
         let [a, b, c, d] = Vec4::<f32>::from_lanes(sums).opaque_lanes().lanes();
         (a + c) + (b + d)
     }

@@ -1,7 +1,7 @@
-//! Heads of up to 256 columns in the lanes of warps: normalised, rotated, written.
+//! Normalises and rotates heads of up to 256 columns in the lanes of warps.
 //!
-//! A warp has several heads of one token, so that several loads are in flight and the token's angles are read
-//! once for all of them. Queries and keys are one list of heads, queries first.
+//! A warp processes several heads of one token. So several loads are in flight, and the angles of the token
+//! are loaded once for all these heads. The warps of a token process its queries first, then its keys.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -16,10 +16,18 @@ use crate::layout::heads::{Token, put_vec4_at, vec4_at};
 use crate::norm::affine::AffineRow;
 use crate::norm::reduce::team::TeamCols;
 
+/// Normalises and rotates the heads of the calling warp, `TOGETHER` heads per lane at a time.
+///
 /// # Safety
-/// The host checked that each side's `x` and `y` hold `p.rows` tokens of its heads of `p.dim` columns, at
-/// most `128 * TILES`, that the parameters of the norm and the tables are what their fields say, all readable
-/// in quads, and that each `y` overlaps nothing else. The grid has a warp for each share of the list.
+/// The host checked that:
+///
+/// - `x` and `y` of each operand have `p.rows` tokens with `heads` heads of `p.dim` columns;
+/// - `p.dim` is at most `128 * TILES`;
+/// - the norm's parameters and the tables have the sizes and types that their fields describe;
+/// - all of these are accessible as aligned vec4s;
+/// - each `y` overlaps no other operand.
+///
+/// The grid has a warp for each [`WarpTask`].
 #[inline(always)]
 pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -29,11 +37,11 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: as the caller promises; the heads are the warp's own.
+    // SAFETY: the caller passes checked operands. No other warp has the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
-            // Angles are most of what is read then, and of one head at a time.
+            // Each head has its own angles, which are most of the memory traffic. Process one head at a time.
             while lanes.left > 0 {
                 let angles = lanes.angles();
                 lanes.write::<1>(angles);
@@ -47,14 +55,19 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
     }
 }
 
-/// A lane's part of the heads that a warp has.
+/// The calling lane's position in the heads of its warp.
+///
+/// The lanes of a group share a head. A warp has one or two groups. A tile of a head is one vec4 per lane of
+/// the group.
 struct WarpHeads<T, N, const TILES: usize> {
-    /// The group's head, from which on the warp has `left`.
+    /// The first column of the group's current head in the input and in the output.
     x: *const T,
     y: *mut T,
+    /// The index of the group's current head.
     head: u32,
+    /// Number of heads that the warp has not processed yet.
     left: u32,
-    /// Elements to the group's next head.
+    /// Distance in elements to the group's next head.
     x_step: i64,
     y_step: i64,
     parameters: [Affine4; TILES],
@@ -67,7 +80,7 @@ struct WarpHeads<T, N, const TILES: usize> {
 }
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
-    /// The calling lane's, whose warp has `task` of `operand`.
+    /// Returns the position of the calling lane at the first head of `task`, and loads the norm's parameters.
     ///
     /// # Safety
     /// As [`head_lanes`].
@@ -99,33 +112,33 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         };
         for tile in 0..TILES {
             let columns = Vec4Columns::of_one(lanes.column(tile), p.dim);
-            // SAFETY: a row of the head's columns.
+            // SAFETY: the host checked that weight and bias have `p.dim` columns.
             let affine = unsafe { AffineRow::<T, Vectorized>::of(&operand.affine, columns) };
             lanes.parameters[tile] = N::parameters(&affine);
         }
         lanes
     }
 
-    /// The lane's first column of `tile`.
+    /// Returns the lane's first column of `tile`.
     #[inline(always)]
     fn column(&self, tile: usize) -> u32 {
         4 * (self.group.rank + tile as u32 * self.group.width)
     }
 
-    /// Are the lane's columns of `tile` rotated?
+    /// Returns whether the lane's columns of `tile` are rotated.
     #[inline(always)]
     fn is_rotated(&self, tile: usize) -> bool {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Has the group's `nth` head from here columns for the lane in `tile`?
+    /// Returns whether the group's `nth` next head exists and has columns for the lane in `tile`.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
         before < self.left && self.column(tile) < self.p.dim
     }
 
-    /// The angles of the group's head.
+    /// Returns the angles of the group's current head.
     ///
     /// # Safety
     /// As [`head_lanes`].
@@ -134,7 +147,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
-                // SAFETY: a rotated token and column.
+                // SAFETY: the branch ensures that the token and the column are rotated and that the head
+                // exists.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };
@@ -143,7 +157,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         angles
     }
 
-    /// Normalises, rotates and writes the group's next `HEADS` heads.
+    /// Normalises, rotates and writes the group's next `HEADS` heads, and advances past them.
     ///
     /// # Safety
     /// As [`head_lanes`].
@@ -152,7 +166,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         let mut x = [[Vec4::<T>::ZERO; TILES]; HEADS];
         for nth in 0..HEADS {
             for tile in 0..TILES {
-                // SAFETY: the head is one of the side's and the column one of the head's.
+                // SAFETY: `has` is true only if the operand has this head and the head has these columns.
                 x[nth][tile] = unsafe { vec4_at(self.x, self.column(tile), self.has(nth, tile)) };
             }
             self.x = self.x.wrapping_offset(self.x_step as isize);
@@ -163,7 +177,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
             let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
                 let y = self.rotate(&lanes, tile, angles[tile]);
-                // SAFETY: as for `x`; the quad is this lane's alone.
+                // SAFETY: `has` is true only if the operand has these columns. No other lane writes them.
                 unsafe { put_vec4_at(self.y, self.column(tile), Vec4::from_lanes(y), self.has(nth, tile)) };
             }
             self.y = self.y.wrapping_offset(self.y_step as isize);
@@ -172,8 +186,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has
-    /// them.
+    /// Returns the vec4 of `tile`, rotated if its columns are rotated. For half-split pairs, the partners
+    /// come from another lane by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

@@ -1,8 +1,10 @@
-//! Heads of 64 or 128 columns, rotated in full or not at all: a lane has a quad in each half of its heads, so
-//! that the partners of its columns are its own in both kinds of pairs.
+//! Normalises and rotates heads of 64 or 128 columns, if all columns are rotated or none.
 //!
-//! A warp has several heads of one token in flight together, and the token's angles in registers for its
-//! share of them.
+//! A lane has one vec4 in each half of a head. For interleaved and for half-split pairs, the lane then has
+//! both columns of each pair.
+//!
+//! A warp processes several heads of one token. Their loads are in flight together, and the angles of the
+//! token stay in registers.
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -12,9 +14,14 @@ use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
 use crate::layout::heads::{put_vec4_at, vec4_at};
 
-/// # Safety As [`head_lanes`](super::warp::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29
-/// elements apart. `rotary` rotates all columns or none, and all heads alike. The grid is that of
-/// [`WarpTask::of_grid`].
+/// Normalises and rotates the heads of the calling warp, `TOGETHER` heads per lane at a time.
+///
+/// # Safety
+/// As [`head_lanes`](super::warp::head_lanes). In addition:
+///
+/// - The head dimension is `DIM`, 64 or 128, and head strides are below 2^29 elements.
+/// - `rotary` rotates all columns or none, with the same angles for all heads.
+/// - The grid is that of [`WarpTask::of_grid`].
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -28,7 +35,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: as the caller promises; the heads are the warp's own.
+    // SAFETY: the caller passes checked operands. No other warp has the heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
@@ -53,7 +60,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     }
 }
 
-/// A lane's quads, half a head apart, rotated.
+/// Rotates a lane's two vec4s, which are half a head apart.
 #[inline(always)]
 pub(crate) fn rotated<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angles; 2]) -> [[f32; 4]; 2] {
     let [near, far] = x;
@@ -64,15 +71,16 @@ pub(crate) fn rotated<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angl
     }
 }
 
-/// Where a lane is in the heads that its warp has.
+/// The calling lane's position in the heads of its warp.
 struct HalfLane<T, const DIM: u32> {
-    /// The lane's first column of its head, to read and to write.
+    /// The lane's first column of its current head in the input and in the output.
     x: *const T,
     y: *mut T,
-    /// Elements to the lane's next head.
+    /// Distance in elements to the lane's next head.
     x_step: i32,
     y_step: i32,
-    /// Heads of the warp from the lane's own on.
+    /// Number of heads of the warp from the lane's current head on. Zero or negative if the lane has no head
+    /// left.
     left: i32,
     /// The lane's first column.
     column: u32,
@@ -81,10 +89,10 @@ struct HalfLane<T, const DIM: u32> {
 impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     /// Lanes that share a head.
     const WIDTH: u32 = DIM / 8;
-    /// Heads side by side in a warp.
+    /// Heads that the lanes of a warp process at once.
     const HEADS_AT_ONCE: u32 = warp::SIZE / Self::WIDTH;
 
-    /// The calling lane's, whose warp has `task` of `operand`.
+    /// Returns the position of the calling lane at the first head of `task`.
     #[inline(always)]
     fn of(operand: &HeadsOperand, WarpTask { token, first, .. }: WarpTask, p: &HeadParams) -> Self {
         let (head, column) = (first + warp::lane() / Self::WIDTH, warp::lane() % Self::WIDTH * 4);
@@ -98,13 +106,13 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Has the warp the lane's `nth` head from here?
+    /// Returns whether the warp has the lane's `nth` next head.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left
     }
 
-    /// The lane's next `HEADS` heads; zeros past the last one.
+    /// Loads the lane's next `HEADS` heads, and advances the input past them. Missing heads are zero.
     ///
     /// # Safety
     /// As [`head_halves`].
@@ -113,21 +121,21 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         let mut heads = [[Vec4::<T>::ZERO; 2]; HEADS];
         for nth in 0..HEADS {
             let has = self.has(nth as u32);
-            // SAFETY: the head is one of the side's and the columns are the head's.
+            // SAFETY: `has` is true only if the operand has this head. The columns are below `DIM`.
             heads[nth] = [0, DIM / 2].map(|at| unsafe { vec4_at(self.x, at, has) });
             self.x = self.x.wrapping_offset(opaque_step(self.x_step));
         }
         heads
     }
 
-    /// Writes the lane's `nth` head from here.
+    /// Writes the lane's `nth` next head, and advances the output to the next head.
     ///
     /// # Safety
     /// As [`head_halves`].
     #[inline(always)]
     unsafe fn write(&mut self, nth: u32, [near, far]: [[f32; 4]; 2]) {
         let has = self.has(nth);
-        // SAFETY: as for `read`; the columns are this lane's alone.
+        // SAFETY: `has` is true only if the operand has this head. No other lane writes these columns.
         unsafe {
             put_vec4_at(self.y, 0, Vec4::from_lanes(near), has);
             put_vec4_at(self.y, DIM / 2, Vec4::from_lanes(far), has);
@@ -135,17 +143,16 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         self.y = self.y.wrapping_offset(opaque_step(self.y_step));
     }
 
-    /// Passes `heads` of the lane's. Has the warp more?
+    /// Advances by `heads` heads of the lane. Returns whether any lane of the warp has more heads.
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // Its first lane has most of them left.
+        // The sum is `left` of lane 0, the largest of the warp.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }
 
-/// The same number, of which the compiler does not know that it is: it would keep a pointer for each head of
-/// a batch.
+/// Hides the value of `step` from the compiler, which would otherwise keep one pointer per head in registers.
 #[inline(always)]
 fn opaque_step(step: i32) -> isize {
     let [step, _] = thread::opaque([step as u32, 0]);

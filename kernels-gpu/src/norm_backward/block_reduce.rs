@@ -1,29 +1,31 @@
-//! Sums over the rows of a block, all of them made in one exchange, and what they say of a row.
+//! A block reduction of several sums at once, and the statistics of a row that follow from its sums.
 use cuda_std::prelude::*;
 
-/// Values of a row.
+/// Number of sums per row.
 pub(super) const OF_ROW: usize = 4;
 
-/// The most values of a fold.
+/// The maximum number of values per reduction: [`OF_ROW`] for each of two rows.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// One fold after another over a block that is one team of whole warps: in two parts of shared memory by
-/// turns, so that no warp writes what another may still be reading.
+/// Successive reductions over a block whose warps are all full.
+///
+/// They alternate between two regions of shared memory, so no warp overwrites a value that another warp still
+/// reads.
 pub(super) struct BlockReduction {
     second: bool,
 }
 
 impl BlockReduction {
-    /// The first.
+    /// The first reduction of the block.
     pub const FIRST: Self = Self { second: false };
 
-    /// Floats of a part.
+    /// Returns the number of f32 in each of the two regions.
     #[inline(always)]
     fn split() -> u32 {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
-    /// The sums over the block of the first `count` values, a power of two.
+    /// Returns the sums over the block of the first `count` values. `count` is a power of two.
     #[inline(always)]
     pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
@@ -32,15 +34,16 @@ impl BlockReduction {
         let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
-            // SAFETY: a slot for each warp and value, which one lane writes before the barrier.
+            // SAFETY: each warp has one slot per value. Lane `i` writes the slot of value `i`, before the
+            // barrier.
             unsafe { partial.set(thread::index()[0] / warp::SIZE * count + lane, own) };
         }
         block::sync();
         let (mut sum, mut slot) = (0.0, lane);
-        // A loop, in which ptxas forgets what was computed before: unrolled it keeps the lanes of all packs,
-        // and spills.
+        // This must remain a loop. If it is unrolled, ptxas keeps the unpacked lanes of all packs in
+        // registers, and spills.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
-            // SAFETY: written before the barrier.
+            // SAFETY: `slot` is one of the slots that the warps of the block wrote before the barrier.
             sum += unsafe { partial.get(slot) };
             slot += warp::SIZE;
         }
@@ -57,8 +60,10 @@ impl BlockReduction {
     }
 }
 
-/// The sum over the warp of value `lane % count`: at each step a lane gives away those of its values that its
-/// partner goes on with, so that `count` values take little more than the shuffles of one.
+/// Returns the sum over the warp of value `lane % count`.
+///
+/// In each step, a lane keeps half of its values and sends the other half to its partner. So the reduction of
+/// `count` values takes few more shuffles than the reduction of one value.
 #[inline(always)]
 fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     let mut left = count;
@@ -79,20 +84,22 @@ fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     sum
 }
 
-/// What a row's sums say.
+/// The statistics of a row that its gradients depend on.
 #[derive(Clone, Copy)]
 pub(super) struct BlockMoments {
-    /// `r`; and what `x * r` is less to be `d * r`.
+    /// `r`.
     inv_rms: f32,
+    /// `-mean(x) * r`, so that `d * r` is `x * r + base`.
     base: f32,
-    /// `r * mean(g)`, negative.
+    /// `-r * mean(g)`.
     offset: f32,
     /// `r * mean(g * d * r)`.
     slope: f32,
 }
 
 impl BlockMoments {
-    /// From the means over a row; all zero where there is none.
+    /// Computes the statistics from the means over a row of `x - shift`, `g`, `(x - shift)^2` and
+    /// `g * (x - shift)`. If the row does not exist, all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };
@@ -104,13 +111,13 @@ impl BlockMoments {
         }
     }
 
-    /// `d * r`.
+    /// Returns `d * r`.
     #[inline(always)]
     pub fn xhat<L: F32Vec>(&self, x: L) -> L {
         x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
-    /// `dx`.
+    /// Returns `dx` in f32, without `dsum`.
     #[inline(always)]
     pub fn dx<L: F32Vec>(&self, g: L, xhat: L) -> L {
         let g = g.map(|g| fma(g, self.inv_rms, self.offset));

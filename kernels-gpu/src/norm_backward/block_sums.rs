@@ -1,26 +1,30 @@
-//! Sums over rows, as blocks make them: which rows a block takes, and the row of f32 that it leaves. The rows
-//! of all blocks are added up by [`column_sums`](super::column_sums), so that the order of a sum is that of
-//! the launch.
+//! The rows that a block processes, and its row of partial sums in the workspace.
+//!
+//! [`column_sums`](super::column_sums) adds the rows of all blocks. The order of a sum therefore depends only
+//! on the launch configuration.
 use cuda_std::prelude::*;
 
-/// A block's share: of the rows of its group, every `splits`-th batch of one row a team.
+/// The rows that the calling block processes: every `splits`-th batch of its group.
+///
+/// A team is the threads that share a row. A batch has one row for each team of a block.
 pub(crate) struct BlockRows {
-    /// The thread's team; its row is its number in the block.
+    /// The calling thread's team. `team.row` is the index of the team in the block.
     pub team: Team,
-    /// The block's number, which is that of its sums.
+    /// The index of the block, and of its row in the workspace.
     pub block: u32,
-    /// The group's number.
+    /// The index of the group.
     pub group: u32,
-    /// The row behind the group's last.
+    /// The index after the last row of the group.
     pub end: u64,
-    /// The row of the block's first team in its first batch.
+    /// The first row of the block's first batch.
     pub first: u64,
-    /// Rows from a batch to the next.
+    /// Distance in rows between consecutive batches of the block.
     pub step: u64,
 }
 
 impl BlockRows {
-    /// In a grid of `[splits, groups]` blocks.
+    /// Returns the rows of the calling block, in a grid of `[splits, groups]` blocks with `rows` rows per
+    /// group.
     #[inline(always)]
     pub fn of_block(rows: u64) -> Self {
         let ([split, group, _], [splits, ..]) = (thread::block_index(), thread::grid_dim());
@@ -36,14 +40,14 @@ impl BlockRows {
         }
     }
 
-    /// Where the team's row of the batch that starts at row `first` is.
+    /// Returns the index of the team's row in the batch that starts at row `first`.
     #[inline(always)]
     pub fn at(&self, first: u64, inner: u32) -> RowIndex {
         RowIndex::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
     }
 }
 
-/// A row of sums in f32, in the columns of the threads that make it.
+/// A block's row of f32 partial sums in the workspace. Each thread accesses the columns that it sums.
 #[derive(Clone, Copy)]
 pub(crate) struct SumsRow<const VECTOR: bool> {
     read: Row<f32, VECTOR>,
@@ -52,7 +56,7 @@ pub(crate) struct SumsRow<const VECTOR: bool> {
 }
 
 impl<const VECTOR: bool> SumsRow<VECTOR> {
-    /// That of the block.
+    /// Returns the row of the calling block in the workspace at `base`.
     ///
     /// # Safety
     /// `base` is null, or has a row of `cols` f32 for each block of the grid.
@@ -61,10 +65,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // Asked here and not before the loop over rows, through which the answer would be kept.
+        // Test for null here. If the compiler moved the test before the loop over rows, its result would
+        // occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
-        // SAFETY: as the caller promises; a block's row is its own, and one that is not wanted is never
-        // touched.
+        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, no access
+        // happens.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
@@ -74,7 +79,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds to what the thread wrote before, or writes for the first time.
+    /// Adds `lanes` to the thread's sums of `tile`. If `first` is true, `lanes` overwrite the sums.
     #[inline(always)]
     pub fn add<L: F32Vec>(&self, tile: u32, lanes: L, first: bool) {
         if self.wanted {
@@ -83,7 +88,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the lanes of a block that is one team of whole warps.
+    /// Writes the thread's sums of `tile`. The block is one team of whole warps.
     #[inline(always)]
     pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
@@ -91,8 +96,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the sum over the block's teams, each of which has its own lanes; `memory` is that of
-    /// [`over_teams`].
+    /// Adds the sums of the block's teams, and writes the total. `memory` is the scratch of [`over_teams`].
     #[inline(always)]
     pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
@@ -107,10 +111,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
     }
 }
 
-/// The sum of the lanes of the block's teams, in the first of them; every thread of the block must call it.
+/// Returns the sum of `lanes` over the block's teams, in the threads of the first team. Every thread of the
+/// block must call it.
 ///
-/// Teams inside a warp first add up by shuffles; then warps, or larger teams, by `memory`, which has a number
-/// for each thread and lane where a block has more of them than one.
+/// Teams within a warp are added by shuffles. Then warps, or teams of several warps, are added in `memory`.
+/// If the block has more than one of these, `memory` has one f32 for each thread and lane.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -124,17 +129,17 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if threads == width {
         return sum;
     }
-    // What was there before has been read.
+    // Wait until all threads have read the previous contents of `memory`.
     block::sync();
     for i in 0..L::LEN {
-        // SAFETY: a slot for each thread and lane, written by it between two barriers.
+        // SAFETY: each thread writes only its own slot of each lane, between two barriers.
         unsafe { memory.set(i * threads + thread, sum.get(i as usize)) };
     }
     block::sync();
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: the slot of a thread of the block, after the barrier.
+            // SAFETY: `other` is below `threads`, and that thread wrote its slots before the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
         }
@@ -142,21 +147,22 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     sum
 }
 
-/// 16 bytes of lanes: one access to shared memory.
+/// Four f32: one 16-byte access to shared memory.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Four([f32; 4]);
 
-/// Lanes that a thread adds up in shared memory, where there are no registers for them.
+/// Sums of the calling thread in shared memory, for kernels without enough registers for them.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSums {
     slots: Shared<Four>,
-    /// The thread, and how many there are.
+    /// The index of the thread in the block, and the number of threads of the block.
     threads: [u32; 2],
 }
 
 impl SharedSums {
-    /// Zeros for `tiles` tiles of `len` lanes: for each thread its own, a warp's side by side.
+    /// Takes sums for `tiles` tiles of `len` lanes per thread from `memory`, and sets them to zero. Slots
+    /// with the same index are adjacent across the threads of a warp.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32, len: u32) -> Self {
         let [x, y, _] = thread::block_dim();
@@ -164,30 +170,31 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: this thread's own slot.
+            // SAFETY: `at` maps each thread to its own slots, which lie inside the memory taken above.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
     }
 
-    /// See [`thread::opaque`].
+    /// Makes the compiler recompute the addresses of the slots: see [`thread::opaque`].
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self { threads: thread::opaque(self.threads), ..self }
     }
 
+    /// Returns the index of the thread's slot number `slot`.
     #[inline(always)]
     fn at(&self, slot: u32) -> u32 {
         slot * self.threads[1] + self.threads[0]
     }
 
-    /// Adds `lanes` to those of `tile`.
+    /// Adds `lanes` to the thread's sums of `tile`.
     #[inline(always)]
     pub fn add<L: F32Vec>(&self, tile: u32, lanes: L) {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
-            // SAFETY: as in `take`.
+            // SAFETY: `at` maps each thread to its own slots, and `tile` is one of the tiles of `take`.
             unsafe {
                 let Four([a, b, c, d]) = self.slots.get(at);
                 self.slots.set(at, Four([add(0, a), add(1, b), add(2, c), add(3, d)]));
@@ -195,10 +202,10 @@ impl SharedSums {
         }
     }
 
-    /// Those of `tile`.
+    /// Returns the thread's sums of `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
-        // SAFETY: as in `take`.
+        // SAFETY: `at` maps each thread to its own slots, and `tile` is one of the tiles of `take`.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
         let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {

@@ -1,16 +1,17 @@
-//! Sums over the rows that blocks left in a workspace: the second half of a gradient that belongs to columns.
+//! Adds the rows of partial sums that blocks wrote to a workspace. This is the second launch of a gradient
+//! with one value per column, such as the gradient of a weight.
 use cuda_std::mem::{load_u32, store_u16, store_u32};
 use cuda_std::prelude::*;
 
-/// A workspace of f32 and the vectors that its rows add up to.
+/// A workspace of partial sums, and the output: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSums {
-    /// `[groups, splits, cols]`.
+    /// The workspace: f32, shape `[groups, splits, cols]`.
     pub from: *const u8,
-    /// `[groups, cols]`, of the element type or f32; null: nothing is to be done.
+    /// The output: element type or f32, shape `[groups, cols]`. If it is null, the kernel does nothing.
     pub to: *mut u8,
-    /// Is `to` in f32? 0 or 1.
+    /// 1 if `to` is f32, 0 if it has the element type of the kernel.
     pub single: u32,
 }
 
@@ -18,24 +19,28 @@ pub struct ColumnSums {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSumsParams {
-    /// Rows of a group: one is written for each.
+    /// Rows of the workspace per group. The output has one row per group.
     pub splits: u32,
-    /// Columns of a row.
+    /// Number of columns.
     pub cols: u32,
 }
 
-/// Columns of a block, a thread each.
+/// Columns per block.
 pub const COLUMNS: u32 = 32;
-/// Threads of a column, which take its rows by turns.
+/// Threads per column. Each of them adds every `STRIPES`-th row.
 pub const STRIPES: u32 = 16;
-/// Rows of a thread whose loads are in flight together: with its column's others those that 264 blocks leave,
-/// two for each multiprocessor of an H100.
+/// Rows per thread whose loads are in flight together.
+///
+/// The threads of a column load `STRIPES * STEP` = 272 rows together. This covers the rows of 264 blocks,
+/// which are two blocks per SM of an H100.
 const STEP: usize = 17;
 
-/// Block `[x, y, z]` adds up the `x`-th 32 columns of group `y`, of the first or the second workspace by `z`.
+/// Adds the rows of workspace `sums[z]` for group `y` and the columns `32 * x` to `32 * x + 31`, in block
+/// `[x, y, z]`.
 ///
-/// # Safety The host checked the shapes above; blocks are `COLUMNS` times `STRIPES` threads, with as many f32
-/// of shared memory.
+/// # Safety
+/// The host checked that `from` and `to` have the shapes of [`ColumnSums`]. A block has `[COLUMNS, STRIPES]`
+/// threads, and shared memory for one f32 per thread.
 #[inline(always)]
 pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsParams) {
     thread::launch_bounds::<{ COLUMNS * STRIPES }, 2>();
@@ -45,11 +50,12 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread past the last column adds up that one, and writes nothing.
+    // A thread past the last column adds the last column, but does not write the sum.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);
-        // SAFETY: a row and a column of the workspace, which this kernel does not write.
+        // SAFETY: `min` keeps row and column inside the workspace, and this kernel does not write to the
+        // workspace.
         let value =
             unsafe { load_u32(sums.from.cast::<f32>().wrapping_add(at as usize).cast(), Load::ReadOnly) };
         if split < p.splits { f32::from_bits(value) } else { 0.0 }
@@ -62,7 +68,7 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         split += STEP as u32 * STRIPES;
     }
     let stripes = SharedMemory::of_launch().take::<f32>(COLUMNS * STRIPES);
-    // SAFETY: a slot for each thread, written by it before the barrier and read after.
+    // SAFETY: each thread writes only its own slot, before the barrier. Slots are read after the barrier.
     unsafe { stripes.set(stripe * COLUMNS + lane, sum) };
     block::sync();
     if stripe != 0 || column >= p.cols {
@@ -70,11 +76,11 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
     }
     let mut total = 0.0;
     for stripe in 0..STRIPES {
-        // SAFETY: as above.
+        // SAFETY: every thread wrote its slot before the barrier.
         total += unsafe { stripes.get(stripe * COLUMNS + lane) };
     }
     let at = (group * u64::from(p.cols) + u64::from(column)) as usize;
-    // SAFETY: an element of `to`, of the type that `single` says, written by this thread alone.
+    // SAFETY: `column` is below `cols`, so this is an element of `to`. No other thread writes this element.
     unsafe {
         if sums.single != 0 || size_of::<T>() == 4 {
             store_u32(sums.to.cast::<f32>().wrapping_add(at).cast(), total.to_bits(), Store::Default)

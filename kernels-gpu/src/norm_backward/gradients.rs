@@ -1,4 +1,5 @@
-//! The kernels: a row in the registers of its team, or read again for each pass.
+//! The bodies of the backward kernels. They keep a row in the registers of its team (the threads that share
+//! the row), or load the row again for each pass.
 use cuda_std::prelude::*;
 
 use super::block_sums::{BlockRows, SharedSums, SumsRow};
@@ -8,14 +9,19 @@ use super::{multi_row, prefetch};
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// The gradients of the rows that the block takes: a row stays in `IN_REGISTERS` tiles, or is read again for
-/// each pass.
+/// Computes `dx` and the partial sums of `dw` and `db` for the rows of the block.
+///
+/// A row stays in `IN_REGISTERS` packs of each thread. If `IN_REGISTERS` is 0, the row is loaded again for
+/// each pass. `LAYER` is true for LayerNorm and false for RMSNorm.
 ///
 /// # Safety
-/// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements
-/// for each group, the weight a row of `p.cols` for each group, of the type that its kind says, and the sums
-/// one of f32 for each block; all `Rows::is_vector` if `VECTOR`; and that what is written overlaps nothing
-/// else.
+/// The host checked that:
+///
+/// - `dy`, `x`, `dx`, and `dsum` if present, have `p.rows` rows of `p.cols` elements for each group;
+/// - `weight` has one row of `p.cols` elements for each group, of the type in `weight.kind`;
+/// - each workspace of `sums` that is not null has one row of `p.cols` f32 for each block;
+/// - if `VECTOR` is true, all operands are `Rows::is_vector`;
+/// - outputs do not overlap any other operand.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward<
     T: Elem,
@@ -30,14 +36,14 @@ pub(crate) unsafe fn norm_backward<
 ) {
     let block_rows = BlockRows::of_block(p.rows);
     let of_kind = |kind| Weight { kind, ..weight };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked. Each branch keeps the kind of the weight.
     unsafe {
         match weight.kind {
             _ if IN_REGISTERS == 0 && VECTOR => {
                 streamed::<T, 4, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
-            // One body for all kinds, where speed is not decided by it.
+            // The scalar kernels test the kind of the weight at run time. It does not limit their speed.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -55,7 +61,7 @@ pub(crate) unsafe fn norm_backward<
                 sums,
                 p,
             ),
-            // For f32 the two kinds are one, and the host says `SAME`.
+            // If `T` is f32, the host passes `SAME` for an f32 weight.
             _ if size_of::<T>() == 4 => {}
             _ => in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(
                 &block_rows,
@@ -68,7 +74,8 @@ pub(crate) unsafe fn norm_backward<
     }
 }
 
-/// The rows of the block, each in the registers of a team, where its columns' sums stay too.
+/// Processes the rows of the block, each in the registers of a team. The partial sums of `dw` stay in
+/// registers, those of `db` in shared memory.
 ///
 /// # Safety
 /// As [`norm_backward`].
@@ -83,12 +90,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut reduction = TeamReduction::of(block_rows.team);
     let mut memory = TeamReduction::after_rows();
     let mut dweight = [T::F32Vec::splat(0.0); IN_REGISTERS];
-    // Two sums for each column are more than there are registers for.
+    // The sums of `db` are in shared memory, because registers do not suffice for two sums per column.
     let dbias = SharedSums::take(&mut memory, if LAYER { IN_REGISTERS as u32 } else { 0 }, T::F32Vec::LEN);
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: as the caller promises; a team's row is its own.
+        // SAFETY: the caller passes checked operands. No other team has the same row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -105,12 +112,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         if VECTOR {
             let next = [(first + block_rows.step) as u32, thread::block_dim()[1], block_rows.end as u32];
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes checked operands, and `VECTOR` means that all are `Rows::is_vector`.
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Addresses that are worked out anew are not in the way of the reductions.
-        // SAFETY: as above.
+        // Recompute the addresses. Otherwise they would occupy registers during the reductions.
+        // SAFETY: the caller passes checked operands. No other team has the same row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -126,7 +133,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         first += block_rows.step;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes workspaces that are null or have a row for each block.
     let (dweight_row, dbias_row) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -148,11 +155,11 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     }
 }
 
-/// The rows of the block, read again for each pass, `STEP` tiles in flight; their columns' sums stay in the
-/// workspace.
+/// Processes the rows of the block, and loads each row again for each pass, with the loads of `STEP` tiles in
+/// flight together. The partial sums accumulate in the workspace.
 ///
 /// # Safety
-/// As [`norm_backward`], in blocks of one team.
+/// As [`norm_backward`]. Each block has one team.
 #[inline(always)]
 unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: bool>(
     block_rows: &BlockRows,
@@ -162,7 +169,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     p: NormBackwardParams,
 ) {
     let mut reduction = TeamReduction::of(block_rows.team);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes workspaces that are null or have a row for each block.
     let (dweight, dbias) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -172,7 +179,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: as the caller promises; a team's row is its own.
+        // SAFETY: the caller passes checked operands. No other team has the same row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);
@@ -195,7 +202,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Backwards: what was read last is nearest.
+        // In reverse order, because the tiles that were loaded last are still in cache.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {
@@ -212,12 +219,14 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// The same of LayerNorm, `ROWS` at a time of rows that fill `IN_REGISTERS` packs of each thread: see
-/// [`multi_row`](multi_row::beside). One at a time where there is a `dsum`, for which there are no registers
-/// else.
+/// Computes the gradients of LayerNorm, `ROWS` rows at a time, if a row exactly fills `IN_REGISTERS` packs of
+/// each thread.
+///
+/// If `dsum` is present, registers suffice for only one row at a time. See
+/// [`multi_row`](multi_row::multi_row).
 ///
 /// # Safety
-/// As [`multi_row`](multi_row::beside).
+/// As [`multi_row`](multi_row::multi_row).
 #[inline(always)]
 pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     operands: Operands,
@@ -225,7 +234,7 @@ pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize,
     sums: PartialSums,
     p: NormBackwardParams,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands as `multi_row` requires. `DSUM` says whether `dsum` is present.
     unsafe {
         if operands.dsum.base.is_null() {
             multi_row::multi_row::<T, IN_REGISTERS, ROWS, false>(operands, weight, sums, p)

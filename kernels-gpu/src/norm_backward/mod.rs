@@ -5,10 +5,13 @@
 //! - `dx = r * (g - mean(g) - d * r^2 * mean(g * d))`, for RMSNorm without `mean(g)`;
 //! - `dw = sum of dy * d * r` over the rows that share the weight, and `db = sum of dy`.
 //!
-//! A block takes every `splits`-th batch of rows of a group and adds its share of `dw` and `db` up as it
-//! goes, in the registers that stay with the columns; then it writes them as one row of f32, and
-//! [`column_sums`] adds those rows. So the order of every sum is that of the launch, and nothing is kept from
-//! the forward.
+//! The rows of a group share the weight. Each group has `splits` blocks, and a block processes every
+//! `splits`-th batch of rows. It accumulates its partial sums of `dw` and `db` while it computes `dx`, and
+//! writes them to a workspace as one row of f32. A second kernel, [`column_sums`], adds the rows of the
+//! workspace.
+//!
+//! The order of each sum therefore depends only on the launch configuration. The forward pass saves no
+//! statistics.
 mod block_reduce;
 mod block_sums;
 pub mod column_sums;

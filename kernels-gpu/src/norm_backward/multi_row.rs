@@ -1,11 +1,17 @@
-//! Rows that fill their threads' packs: two at a time, with all that belongs to columns in registers.
+//! Gradients of LayerNorm for rows that exactly fill the packs of their threads, one or two rows at a time.
 //!
-//! A row's sums are made in one pass and one exchange: of `x` less the mean of a few of its elements, so that
-//! little is cancelled. (Such a mean is at most `sqrt(n / SAMPLES)` standard deviations from the row's,
-//! whatever the row, which costs the variance of 4096 columns 8 of its 24 bits at worst, and none of rows
-//! that are anything like random.) The weight in f32, and the sums over rows, are for the two rows together.
-//! 27 instructions an element, of which the passes that are apart take 40, were what bounded LayerNorm: at
-//! the bandwidth of an H200 there is time for 45.
+//! The weight in f32 and the sums over rows stay in registers, and serve both rows. This saves instructions
+//! per element, which limit LayerNorm when each sum has a pass of its own.
+//!
+//! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
+//! mean of the first [`SAMPLES`] elements of the row. This keeps cancellation small:
+//!
+//! - `shift` differs from the mean of `n` elements by at most `sqrt(n / SAMPLES)` standard deviations of the
+//!   row.
+//! - For 4096 columns, the variance loses at most 8 of its 24 bits.
+//! - For rows with random elements, it loses no bits.
+//!
+//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super).
 use cuda_std::prelude::*;
 
 use super::block_reduce::{BlockMoments, BlockReduction, MAX_ROWS, OF_ROW};
@@ -15,13 +21,13 @@ use super::prefetch;
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// Elements of a row whose mean is near its mean; half a warp reads them.
+/// Number of elements whose mean is the shift of a row. The lanes of half a warp load one element each.
 const SAMPLES: u32 = 16;
 
-/// `x` and `dy` of a thread's columns in one row.
+/// The packs of `x` and `dy` of a thread in one row.
 type Pairs<T, const IN_REGISTERS: usize> = [[Pack<T>; 2]; IN_REGISTERS];
 
-/// One row, where it is.
+/// The addresses of the thread's columns in one row.
 #[derive(Clone, Copy)]
 struct RowPointers<T> {
     x: Row<T, true>,
@@ -32,16 +38,18 @@ struct RowPointers<T> {
 }
 
 impl<T: Elem> RowPointers<T> {
-    /// Row `row`; from `end` on there is none, and the last is read in its place.
+    /// Returns the addresses of row `row`. If `row` is not below `end`, `exists` is false, and the addresses
+    /// are those of row `end - 1`.
     ///
     /// # Safety
     /// As [`multi_row`].
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
-        // Worked out anew each time: pointers that moved along would stay in registers, one for each pack.
+        // Recompute the pointers for each row. Incremented pointers would occupy registers, one pointer per
+        // pack.
         let [row, rank] = thread::opaque([row, thread::index()[0]]);
         let team = Team { rank, size: thread::block_dim()[0], row: 0, cluster: false };
-        // SAFETY: a block has no more threads.
+        // SAFETY: CUDA allows at most 1024 threads per block.
         unsafe { core::hint::assert_unchecked(rank < 1024 && team.size <= 1024) };
         let (exists, row) = (row < end, row.min(end - 1));
         let (within, outer) = if inner == 0 { (row, 0) } else { (row % inner, row / inner) };
@@ -53,7 +61,8 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // SAFETY: as the caller promises; every thread has columns in each of its packs, and none asks.
+        // `cols` disables the bounds checks of the rows.
+        // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs of each thread exist.
         unsafe {
             Self {
                 x: Row::of(&of(operands.x), team, at, cols),
@@ -65,7 +74,8 @@ impl<T: Elem> RowPointers<T> {
         }
     }
 
-    /// The thread's pack of `tile`; of a row that is not there a `dy` that adds nothing to a sum.
+    /// Loads the thread's packs of `tile`. If the row does not exist, `dy` is zero and adds nothing to the
+    /// sums.
     #[inline(always)]
     fn load(&self, tile: u32) -> [Pack<T>; 2] {
         let (x, dy) = (self.x.load(tile, Load::ReadOnly), self.dy.load(tile, Load::ReadOnly));
@@ -73,25 +83,29 @@ impl<T: Elem> RowPointers<T> {
     }
 }
 
-/// Rows beside each other, of which the first exists.
+/// The addresses of `ROWS` consecutive rows. The first row exists.
 #[derive(Clone, Copy)]
 struct Places<T, const ROWS: usize>([RowPointers<T>; ROWS]);
 
 impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
+    /// Returns the addresses of the rows from `first` on.
+    ///
     /// # Safety
     /// As [`multi_row`].
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes operands with the rows below `end`.
         Self(core::array::from_fn(|nth| unsafe { RowPointers::of(operands, first + nth as u32, end, inner) }))
     }
 
+    /// Loads the thread's packs of all rows.
     #[inline(always)]
     fn load<const IN_REGISTERS: usize>(&self) -> [Pairs<T, IN_REGISTERS>; ROWS] {
         self.0.map(|pointers| core::array::from_fn(|tile| pointers.load(tile as u32)))
     }
 
-    /// The mean of the first elements of each row: half a warp reads those of one.
+    /// Returns the mean of the first [`SAMPLES`] elements of each row. Each half of a warp computes the mean
+    /// of one row.
     #[inline(always)]
     fn shifts(&self) -> [f32; ROWS] {
         let is_last = warp::lane() >= SAMPLES;
@@ -103,8 +117,9 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     }
 }
 
-/// A thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, those of even and of odd lanes
-/// apart.
+/// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`.
+///
+/// Even and odd lanes have separate accumulators, which halves the chains of dependent additions.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,
@@ -123,11 +138,14 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
     core::array::from_fn(|i| sums[0][i] + sums[1][i])
 }
 
-/// The gradients of LayerNorm in the rows that the block takes.
+/// Computes `dx` and the partial sums of `dw` and `db` of LayerNorm for the rows of the block, `ROWS` at a
+/// time. `DSUM` says whether `dsum` is present.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for
-/// blocks of one team whose threads have `IN_REGISTERS` packs of a row each, none past its end.
+/// As [`norm_backward`](super::gradients::norm_backward). In addition:
+///
+/// - All operands are `Rows::is_vector` and have fewer than 2^31 rows.
+/// - A block is one team. Each thread has exactly `IN_REGISTERS` packs of a row, none of them past its end.
 #[inline(always)]
 pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
@@ -139,11 +157,12 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     let start = block_rows.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
     let (mut first, mut reduction) = (start + thread::block_index()[0] * ROWS as u32, BlockReduction::FIRST);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a weight with one row per group.
     let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
     let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes operands with the rows below `end`, and the loop bound keeps `first`
+        // below `end`.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
@@ -154,7 +173,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes checked operands that are all `Rows::is_vector`.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
@@ -177,14 +196,15 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
         }
         first += step;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes workspaces that are null or have a row for each block.
     unsafe {
         leave(&block_rows, sums_of.dweight, dweight, p.cols);
         leave(&block_rows, sums_of.dbias, dbias, p.cols);
     }
 }
 
-/// What `dy` is multiplied by, in the thread's columns.
+/// Returns `offset + w`, the factor of `dy` in `g`, for the thread's columns. Without a weight, the factor is
+/// 1.
 ///
 /// # Safety
 /// As [`norm_backward`](super::gradients::norm_backward).
@@ -196,7 +216,8 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: as the caller promises; only the one which the kind says is read.
+    // SAFETY: the caller passes a weight with one row per group. Only the row whose type matches its kind is
+    // read.
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),
@@ -213,7 +234,7 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
     })
 }
 
-/// Writes the block's row of sums at `base`, if it is wanted.
+/// Writes the block's row of partial sums to the workspace at `base`, unless `base` is null.
 ///
 /// # Safety
 /// As [`SumsRow::of`].
@@ -224,7 +245,7 @@ unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     sums: [L; IN_REGISTERS],
     cols: u32,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a workspace that is null or has a row for each block.
     let row = unsafe { SumsRow::<true>::of(base, block_rows, cols) };
     for tile in 0..IN_REGISTERS {
         row.put(tile as u32, sums[tile]);

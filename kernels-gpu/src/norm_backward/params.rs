@@ -1,48 +1,51 @@
-//! What a launch of the gradients of a norm works on.
+//! Arguments of the kernels for the gradients of a norm.
 use cuda_std::prelude::*;
 
-/// What the kernels need to know beside their operands.
+/// Sizes and options of a launch: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackwardParams {
-    /// Rows of a group: those that share a weight. The grid has `[splits, groups]` blocks.
+    /// Rows per group. The rows of a group share a weight. The grid has `[splits, groups]` blocks.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    /// Number of consecutive rows that are [`Rows::inner_stride`] apart, before a step of
+    /// [`Rows::outer_stride`]. 0: all rows are `inner_stride` apart.
     pub inner: u32,
-    /// Columns of a row.
+    /// Number of columns.
     pub cols: u32,
     /// `1 / cols`.
     pub inv_cols: f32,
-    /// Added to the mean of squares.
+    /// Value added to the mean of squares (RMSNorm) or to the variance (LayerNorm).
     pub eps: f32,
-    /// Added to the weight.
+    /// Value added to the weight.
     pub weight_offset: f32,
-    /// Are all operands `Rows::is_vector`? 0 or 1.
+    /// 1 if all operands are `Rows::is_vector` (16-byte accesses), else 0.
     pub vector: u32,
-    /// May a row stay in the team's registers? 0 or 1.
+    /// 1 if a row fits in the registers of its team, the threads that share the row. Else 0.
     pub in_registers: u32,
 }
 
-/// The rows of the launch; those of a weight and of the sums are numbered by the group and by the block.
+/// The operands with one row per row of the launch: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// The gradient of the norm's result.
+    /// The gradient of the norm's output.
     pub dy: Rows,
     /// The norm's input.
     pub x: Rows,
-    /// Added to `dx`: what reaches the input on another way. Its base is null where there is none.
+    /// A gradient that reaches the input on another path, such as the residual. It is added to `dx`. A null
+    /// base means that there is none.
     pub dsum: Rows,
-    /// The gradient of the input.
+    /// The output: the gradient of the norm's input.
     pub dx: Rows,
 }
 
-/// Where the blocks leave their sums, a row of f32 for each block; null where one is not wanted.
+/// The workspaces for partial sums, one row of f32 per block: a kernel argument. Null if a gradient is not
+/// needed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PartialSums {
-    /// Of `dy * d * r`.
+    /// Partial sums of `dy * d * r`, the gradient of the weight.
     pub dweight: *mut u8,
-    /// Of `dy`.
+    /// Partial sums of `dy`, the gradient of the bias.
     pub dbias: *mut u8,
 }

@@ -1,26 +1,29 @@
-//! The rows that a block comes to next, on their way to the L2 cache while it works on others: for their
-//! packs there are no registers, and the latency of memory is what a block waits for most.
+//! Prefetches the next rows of a block into L2. The kernels are bound by memory latency, and have no free
+//! registers to load these rows early.
 //!
-//! A kernel asks when it has added up what it loaded and is about to wait for the other warps' sums. To ask
-//! keeps a warp busy: before the loads, all would wait for the one that asks (`docs/ladders.md`).
+//! A kernel issues the prefetch after it has summed the loaded data, before the barrier of the block
+//! reduction. Issuing the prefetch occupies one warp. If it came before the loads, this warp would delay the
+//! whole block (`docs/ladders.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::{NormBackwardParams, Operands};
 
-/// Asks for rows `first` to `first + count` of `x` and `dy`, those before `end`: a thread for each, and where
-/// there are too few threads, rows are left out. Of rows past 2^32 others are asked for in their place, which
-/// costs time and nothing else.
+/// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. Rows from `end` on are skipped.
+///
+/// Each thread prefetches one row of one operand. If the block has fewer than `2 * count` threads, the last
+/// rows are skipped. Row indices wrap at 2^32, so larger indices prefetch wrong rows. This only costs time.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`.
+/// As [`norm_backward`](super::gradients::norm_backward). All operands are `Rows::is_vector`.
 #[inline(always)]
 pub(super) unsafe fn prefetch<T: Elem>(
     operands: &Operands,
     [first, count, end]: [u32; 3],
     p: &NormBackwardParams,
 ) {
-    // Worked out anew each time, and not kept in registers.
+    // `opaque` makes the compiler recompute the addresses for each prefetch, instead of keeping them in
+    // registers.
     let [first, thread] = thread::opaque([first, block::linear_index()]);
     let (row, is_dy) = (first + thread / 2, thread % 2 == 1);
     if thread / 2 >= count || row >= end {
@@ -33,6 +36,7 @@ pub(super) unsafe fn prefetch<T: Elem>(
     let outer_stride = if is_dy { dy.outer_stride } else { x.outer_stride };
     let elements = i64::from(within) * inner_stride + i64::from(group) * outer_stride;
     let start = base.cast::<T>().wrapping_offset(elements as isize);
-    // SAFETY: a row, which is there and aligned, as the caller promises.
+    // SAFETY: `row` is below `end`, or has wrapped to an existing row. The caller passes rows aligned to 16
+    // bytes.
     unsafe { mem::prefetch(start.cast(), p.cols * size_of::<T>() as u32) };
 }

@@ -1,11 +1,15 @@
-//! A row of `x` and of `dy`, and what the passes over it do with each tile.
+//! A row of `x` and `dy`, and the operations of the passes on each tile of the row.
+//!
+//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super). A tile is one pack (16
+//! bytes) of each thread of the team, the threads that share the row. `LAYER` is true for LayerNorm and false
+//! for RMSNorm.
 use cuda_std::prelude::*;
 
 use super::block_sums::BlockRows;
 use super::params::{NormBackwardParams, Operands};
 use crate::rms::weight::{AnyKind, Applied, Weight, WeightScale};
 
-/// A pack of `x` and the same columns of `dy`.
+/// A pack of `x`, and the pack of `dy` with the same columns.
 #[derive(Clone, Copy)]
 pub(super) struct RowPair<T> {
     x: Pack<T>,
@@ -13,16 +17,17 @@ pub(super) struct RowPair<T> {
 }
 
 impl<T: Elem> RowPair<T> {
-    /// See [`Pack::opaque_lanes`].
+    /// Makes the compiler unpack the lanes again: see [`Pack::opaque_lanes`].
     #[inline(always)]
     fn opaque_lanes(self) -> Self {
         Self { x: self.x.opaque_lanes(), dy: self.dy.opaque_lanes() }
     }
 }
 
-/// What a row's sums say.
+/// The statistics of a row that its gradients depend on.
 #[derive(Clone, Copy)]
 pub(super) struct RowMoments {
+    /// The mean of `x`. 0 for RMSNorm.
     mean: f32,
     /// `r`.
     pub inv_rms: f32,
@@ -33,7 +38,8 @@ pub(super) struct RowMoments {
 }
 
 impl RowMoments {
-    /// From the means of a row; all zero where there is none, so that it adds nothing to a sum.
+    /// Computes the statistics from the means over a row. If the row does not exist, all are zero, so the row
+    /// adds nothing to the sums.
     #[inline(always)]
     pub fn of(mean: f32, offset: f32, [squares, products]: [f32; 2], eps: f32, at: RowIndex) -> Self {
         let inv_rms = if at.exists() { rsqrt(squares + eps) } else { 0.0 };
@@ -41,7 +47,7 @@ impl RowMoments {
     }
 }
 
-/// One row, and what is done with its tiles.
+/// The operands of one row.
 #[derive(Clone, Copy)]
 pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
     x: Row<T, VECTOR>,
@@ -52,7 +58,7 @@ pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER> {
-    /// The team's row at `at`, and where its gradient goes.
+    /// Returns the operands of the team's row at `at`, and the row of `dx`.
     ///
     /// # Safety
     /// As [`norm_backward`](super::gradients::norm_backward).
@@ -67,11 +73,12 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         let team = block_rows.team.opaque();
         let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
         let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
-        // SAFETY: as the caller promises.
+        // SAFETY: the host checked that each operand has the rows of the launch, and the weight one row per
+        // group.
         unsafe {
             let (x, dy) = (Row::of(&operands.x, team, at, p.cols), Row::of(&operands.dy, team, at, p.cols));
             let dsum = Row::of(&operands.dsum, team, at, p.cols);
-            // Only the one which the kind says is read.
+            // `same` and `single` have the same address. Only the one that matches `weight.kind` is read.
             let (same, single) = (Row::of(&rows, team, group, p.cols), Row::of(&rows, team, group, p.cols));
             let weight = AnyKind { kind: weight.kind, same, single };
             let dsum = if operands.dsum.base.is_null() { None } else { Some(dsum) };
@@ -82,8 +89,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         }
     }
 
-    /// The thread's packs of `N` tiles from `first` on; zeros past the end, which add nothing to a sum of
-    /// `g`.
+    /// Loads the thread's packs of the `N` tiles from `first` on. Past the end of the row, packs are zero, so
+    /// that they add nothing to the sums that contain `g`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -95,25 +102,25 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         pairs
     }
 
-    /// `g`.
+    /// Returns `g`.
     #[inline(always)]
     fn weighted(&self, tile: u32, dy: T::F32Vec) -> T::F32Vec {
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
-    /// `d`; anything past the end.
+    /// Returns `d`. Lanes past the end of the row have no meaning.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
     }
 
-    /// With the sums of `x` and `g` of a tile.
+    /// Adds the lanes of a tile to the sums of `x` and `g`.
     #[inline(always)]
     pub fn means(&self, tile: u32, pair: RowPair<T>, sum: LaneSums) -> LaneSums {
         sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// With the sums of `d^2` and `g * d` of a tile.
+    /// Adds the lanes of a tile to the sums of `d^2` and `g * d`.
     #[inline(always)]
     pub fn products(&self, tile: u32, pair: RowPair<T>, mean: f32, sum: LaneSums) -> LaneSums {
         let pair = if LAYER { pair.opaque_lanes() } else { pair };
@@ -122,14 +129,14 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         sum.with(d, self.weighted(tile, pair.dy.lanes()), |d, g, [a, b]| [fma(d, d, a), fma(g, d, b)])
     }
 
-    /// `dy`, 0 past the end, and `d`.
+    /// Returns `dy` and `d`. Past the end of the row, `dy` is 0.
     #[inline(always)]
     pub fn lanes(&self, pair: RowPair<T>, stats: RowMoments) -> [T::F32Vec; 2] {
         let pair = pair.opaque_lanes();
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// `dx`, with `dsum` where there is one, rounded.
+    /// Returns `dx` of a tile, rounded. If `dsum` is present, it is added before the rounding.
     #[inline(always)]
     pub fn dx(&self, tile: u32, [dy, d]: [T::F32Vec; 2], stats: RowMoments) -> Pack<T> {
         let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
@@ -138,27 +145,30 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 }
 
-/// One fold after another over the teams of a block: in two parts of shared memory by turns, so that no warp
-/// writes what another may still be reading.
+/// Successive reductions over the teams of a block.
+///
+/// They alternate between two regions of shared memory, so no warp overwrites a value that another warp still
+/// reads.
 pub(super) struct TeamReduction {
     team: Team,
     second: bool,
 }
 
 impl TeamReduction {
+    /// Returns the number of warps of the block.
     #[inline(always)]
     fn warps() -> u32 {
         let [x, y, _] = thread::block_dim();
         x * y / warp::SIZE
     }
 
-    /// For a team.
+    /// Returns the first reduction of `team`.
     #[inline(always)]
     pub fn of(team: Team) -> Self {
         Self { team, second: false }
     }
 
-    /// The shared memory that no fold uses.
+    /// Returns the shared memory after the two regions of the reductions.
     #[inline(always)]
     pub fn after_rows() -> SharedMemory {
         let mut memory = SharedMemory::of_launch();
@@ -166,7 +176,8 @@ impl TeamReduction {
         memory
     }
 
-    /// The means over a row.
+    /// Returns the means over the team's row of two values, from the threads' sums. Every thread of the block
+    /// calls it.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
@@ -180,16 +191,16 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over a thread's lanes, those of even and of odd lanes apart: chains half as long, in few
-/// registers.
+/// Two sums over a thread's lanes. Even and odd lanes have separate accumulators, which halves the chains of
+/// dependent additions and needs few registers.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 
 impl LaneSums {
-    /// Of nothing.
+    /// The sums before the first lane.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// With each pair of lanes, by `add`.
+    /// Adds the lanes of `a` and `b`. `add` adds one lane of each to a pair of accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;
