@@ -206,9 +206,8 @@ impl<K: Shape> Consumer<'_, K> {
 
 /// Computes all query tiles of the block, for the 64 rows of each that belong to warpgroup `group`.
 ///
-/// # Safety
-/// `p` and the result's tensor map were made for this launch. The mbarriers are initialized. The whole warpgroup
-/// `group` of those that compute calls this function.
+/// # Safety `p` and the result's tensor map were made for this launch. The mbarriers are initialized. The
+/// whole warpgroup `group` of those that compute calls this function.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &HopperParams) {
     let mut consumer = Consumer {
