@@ -79,7 +79,7 @@ impl Rotary {
         if self.angles == Self::WIDE && self.conjugate == 0 {
             // The most frequent layout. Its entries need no conversion, so the kernel continues while the
             // loads are in flight.
-            // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and columns.
+            // SAFETY: the caller passes tables with the layout of the fields, and rotated columns.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;

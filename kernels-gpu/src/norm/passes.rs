@@ -1,7 +1,7 @@
 //! The two passes of a norm over a row: the first reduces the row, the second writes the results.
 //!
-//! Each warp processes one row, so no barrier is needed. For `BlockTiles` and `BlockRegisters` accesses, the four
-//! warps of a block share one row instead.
+//! Each warp processes one row, so no barrier is needed. For `BlockTiles` and `BlockRegisters` accesses, the
+//! four warps of a block share one row instead.
 //!
 //! A tile is 128 columns: one vec4 for each lane of a warp. The [`Access`] decides where a row is between the
 //! passes:
