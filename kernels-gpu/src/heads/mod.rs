@@ -4,8 +4,8 @@
 //! The modules differ in the threads that process a head:
 //!
 //! - `warp`, `warp_halves`, `warp_own_angles`: the lanes of a warp, or of a part of a warp.
-//! - `block`, `block_registers`: a team, the threads that share a row. A row is a long head, or all heads of
-//!   a token that are normalised together.
+//! - `block`, `block_registers`: a team, the threads that share a row. Rows are long heads, or all heads
+//!   of a token if these are normalised together.
 //! - `rope_only`: single threads, for heads without a norm.
 pub(crate) mod block;
 pub mod block_registers;
