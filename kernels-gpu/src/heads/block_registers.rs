@@ -1,7 +1,7 @@
 //! RMSNorm and RoPE of rows that stay in registers. RoPE rotates all columns in interleaved pairs, or none.
 //!
 //! A row is all heads of a token, if they are normalised together, or one long head. A block processes the
-//! query row and the key row of a token, so the second of them finds the angles of the token in L1.
+//! query row and the key row of a token, so both rows use the same angles from L1.
 //!
 //! A thread has vec8s (eight adjacent columns). Each is two of torch's vec4s, so a thread emulates two
 //! adjacent threads of torch. Adding their sums needs no shuffle.

@@ -71,7 +71,7 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes parameters that are readable at these columns, and `kind` is their type.
+        // SAFETY: the caller passes a weight that is readable at these columns. `kind` is its type.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],

@@ -78,8 +78,8 @@ impl Rotary {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
             // The most frequent layout. Its entries need no conversion, so the kernel continues while the
-            // loads are in flight. SAFETY: the caller passes tables with the layout of the fields, and a
-            // rotated token and columns.
+            // loads are in flight.
+            // SAFETY: the caller passes tables with the layout of the fields, and rotated columns.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
@@ -119,7 +119,7 @@ impl Rotary {
         at: [u32; VEC4S],
         both: bool,
     ) -> [Angles; VEC4S] {
-        // SAFETY: the caller passes tables with these entries. `single` is their type.
+        // SAFETY: the caller passes tables with these entries. `single` says whether they are f32.
         unsafe {
             if self.single != 0 {
                 self.entries_of::<f32, VEC4S>(token, head, at, both)
@@ -190,7 +190,7 @@ impl Rotary {
     /// As [`Rotary::element`].
     #[inline(always)]
     unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
-        // SAFETY: the caller passes a table with this entry. `single` is its type.
+        // SAFETY: the caller passes a table with this entry. `single` says whether it is f32.
         unsafe {
             if self.single != 0 {
                 element_at::<f32>(table.at(token, head), at)

@@ -86,8 +86,8 @@ impl KnownForm for WithAffine {
 pub struct NormParams {
     /// Number of rows.
     pub rows: u64,
-    /// Consecutive rows that [`Rows::inner_stride`](cuda_std::row::Rows) separates. 0 if all rows are in one
-    /// group.
+    /// Number of consecutive rows that are `inner_stride` apart, before a step of `outer_stride`: see
+    /// [`Rows`](cuda_std::row::Rows). 0: all rows are `inner_stride` apart.
     pub inner: u32,
     /// Number of columns.
     pub cols: u32,

@@ -1,7 +1,7 @@
 //! The two passes of a norm over a row: the first reduces the row, the second writes the results.
 //!
-//! Each warp processes one row, so no warp waits for another. With the block accesses of [`Access`], the four
-//! warps of a block share one row instead.
+//! Each warp processes one row, so no barrier is needed. For `BlockTiles` and `BlockRegisters` accesses, the
+//! four warps of a block share one row instead.
 //!
 //! A tile is 128 columns: one vec4 for each lane of a warp. The [`Access`] decides where a row is between the
 //! passes:
@@ -64,7 +64,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the index of the warp's `nth` tile, for use with `columns`.
+    /// Returns the index of the warp's `nth` tile. If a block shares the row, `columns` and `staged` already
+    /// contain the offset of the warp.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }

@@ -1,5 +1,4 @@
-//! What a thread knows about its row: the row index, the thread's columns, the staged row, and the launch
-//! parameters.
+//! The context of a thread's row: row index, columns of the thread, staged row, and launch parameters.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;

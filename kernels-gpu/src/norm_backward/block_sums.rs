@@ -170,7 +170,7 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: `at` maps each thread to its own slots, which lie inside the memory taken above.
+            // SAFETY: `at` maps each thread to its own slots. All of them are inside the memory taken above.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums

@@ -62,7 +62,7 @@ impl Welford {
     }
 }
 
-/// LayerNorm, by a team of four warps. A team of one warp acts as four warps of which three are empty.
+/// LayerNorm, by a team of four warps. A team of one warp acts as four warps, three of them empty.
 impl TeamMoments for Welford {
     const IN_FLIGHT: usize = 4;
     const EMPTY: Self = Self::EMPTY;
