@@ -16,8 +16,8 @@ pub const ELEMENTS: usize = 96 << 20;
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of the log-sum-exp input of backward passes, and of the incoming gradient of each loss. 8 is about the
-/// log-sum-exp of 3000 zeros.
+/// Value of the log-sum-exp input of backward passes, and of the incoming gradient of each loss. 8 is about
+/// the log-sum-exp of 3000 zeros.
 const LOGARITHM: f32 = 8.0;
 /// Offset in elements between the values of one input and of the next.
 const SKEW: usize = 4_099;

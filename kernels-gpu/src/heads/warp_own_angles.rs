@@ -6,7 +6,7 @@
 //!
 //! For Mochi (11,130 tokens, 24 heads, bf16) on an H200, the kernel takes 102 µs and `head_lanes` takes 241
 //! µs. A copy of the same number of bytes takes 98 µs
-//! (`benches/results/nvidia-h200/2026-11-22/4648009/qk_norm_rope_angles_by_head.txt`).
+//! (`benches/results/decisions/qk_norm_rope_angles_by_head.txt`).
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;

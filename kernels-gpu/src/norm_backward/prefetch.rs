@@ -3,7 +3,7 @@
 //!
 //! A kernel issues the prefetch after it has summed the loaded data, before the barrier of the block
 //! reduction. Issuing the prefetch occupies one warp. If it came before the loads, this warp would delay the
-//! whole block (`docs/ladders.md`).
+//! whole block (`docs/internals/decisions.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
