@@ -110,7 +110,10 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
-    """Return the results of `one_by_one` for an empty batch. A call with a batch of one on the meta device gives their shapes."""
+    """Return the results of `one_by_one` for an empty batch.
+
+    A call with a batch of one on the meta device gives their shapes.
+    """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
         value

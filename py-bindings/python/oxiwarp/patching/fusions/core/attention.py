@@ -116,7 +116,10 @@ def sdpa(
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
-    """Whether `oxiwarp.attention` runs. `tokens` is the index of the token dimension. If gradients are recorded, torch's attention runs."""
+    """Whether `oxiwarp.attention` runs; if gradients are recorded, torch's attention does.
+
+    `tokens` is the index of the token dimension.
+    """
     if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
