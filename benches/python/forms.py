@@ -160,6 +160,6 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the first dimension of size `tokens`, or None. The last dimension counts only for a vector."""
+    """Return the first dimension of size `tokens`, or None. The last dimension is considered only in a 1-D shape."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

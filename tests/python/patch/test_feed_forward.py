@@ -85,7 +85,7 @@ def test_each(op, dtype, device, ran):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fast(dtype, device):
-    """One rounding; on a GPU the whole of `GELU(approximate="tanh")` is a matrix product."""
+    """In mode "fast" the result is rounded once; on a GPU, linear layer and GELU are one matrix product."""
     for op in MAKERS:
         module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
         right, own = made(op, torch.float64, device)(x.double()), module(x)

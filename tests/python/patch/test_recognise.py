@@ -201,7 +201,7 @@ def test_forward_replaced_in_the_class():
 
 
 def test_rounded_offset_is_float32_only():
-    """`1 + w` rounded to the weight's dtype is not the kernel's; in float32 it is."""
+    """The kernel computes `1 + w` in float32. A norm that rounds it to the weight's dtype is not recognized."""
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
     assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas

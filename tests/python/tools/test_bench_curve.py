@@ -1,4 +1,4 @@
-"""Tests of `curve.py` without a GPU: its points, and its comparison with calls on single tokens."""
+"""Tests of `curve.py` without a GPU: which sizes it measures, and how it compares single tokens."""
 
 import sys
 

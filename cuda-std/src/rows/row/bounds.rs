@@ -7,7 +7,7 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Loads the thread's pack of `tile`, with `beyond` instead of zero past the end.
+    /// Loads the thread's pack of `tile`. Elements past the end of the row have the value `beyond`.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
