@@ -1,9 +1,10 @@
 //! The order in which the threads of a block run.
 //!
 //! Some orders hide a missing barrier. If threads run in the order of their index, a thread always sees what
-//! threads with a lower index wrote. So each block derives its own order from its number. In some block, the
-//! reader runs before the writer and finds the initial NaN or old data. The order depends only on the block
-//! number and the seed, so a launch gives the same results each time.
+//! threads with a lower index wrote. So each block derives its own order from its number. In at least one
+//! of several blocks, the reader then runs before the writer. It reads NaN, which fills new shared memory, or
+//! old data. The order depends only on the block number and the seed, so a launch gives the same results each
+//! time.
 use std::sync::OnceLock;
 
 /// Environment variable that selects the orders: a number (the seed) or `index`.
