@@ -6,11 +6,15 @@ table differs from its file.
 
 import csv
 import json
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from generated import ROOT, table, write
+
+sys.path.append(str(ROOT / "benches" / "python"))
+from exactness_cell import cell
 
 from oxiwarp.cli.bench.variants import current_name
 
@@ -162,23 +166,18 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 def exactness() -> Iterator[str]:
     """How many values have the bits of eager PyTorch: the worst shape of each operator, chain and mode."""
-    worst: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
+    cases: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
     for row in rows("exactness.csv"):
         key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]
-        cell = float(row["equal"]), -int(row["max_ulp"])
-        dtypes = worst.setdefault(key, {})
-        dtypes[row["dtype"]] = min(dtypes.get(row["dtype"], cell), cell)
-
-    def shown(cell: tuple[float, int] | None, guarantee: str) -> str:
-        if cell is None:
-            return NONE
-        equal, ulps = cell
-        share = "100 %" if equal == 1 else f"{100 * equal:.5f} %" if equal > 0.9999 else f"{100 * equal:.2f} %"
-        return share if equal == 1 or guarantee == "one rounding" else f"{share}, {-ulps} ulp"
+        case = float(row["equal"]), -int(row["max_ulp"])
+        dtypes = cases.setdefault(key, {})
+        dtypes[row["dtype"]] = min(dtypes.get(row["dtype"], case), case)
 
     def lines() -> Iterator[list[str]]:
-        for (op, chain, mode, guarantee), found in worst.items():
-            yield [f"`{op}`", chain, mode, guarantee, *(shown(found.get(dtype), guarantee) for dtype in DTYPES)]
+        for (op, chain, mode, guarantee), found in cases.items():
+            measured = (found.get(dtype) for dtype in DTYPES)
+            cells = (cell(worst[0], -worst[1], guarantee) if worst else NONE for worst in measured)
+            yield [f"`{op}`", chain, mode, guarantee, *cells]
 
     yield from table(["operator", "models", "mode", "guarantee", *DTYPES], lines())
 

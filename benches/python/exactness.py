@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from clock import Clock, add_seconds
 from environment import begin, title_of
+from exactness_cell import cell
 from forms import BIT_EXACT, CHUNK, NO_MODE, ONE_ROUNDING, Form, Result, Shape, Source, tuple_of
 from ops import check_names, selected
 from providers import has_ours
@@ -71,13 +72,7 @@ class Row:
     @property
     def cell(self) -> str:
         """For the table."""
-        if self.equal == 1:
-            return "100 %"
-        share = min(self.equal, 0.9999999)  # never rounded up to all of them
-        text = f"{share * 100:.{2 if share < 0.9999 else 5}f} %"
-        if self.claim == ONE_ROUNDING:  # where large numbers cancel it is far from eager on purpose
-            return text
-        return f"{text}, {self.ulps} ulp" + (" **FAIL**" if self.failed else "")
+        return cell(self.equal, self.ulps, self.claim)
 
 
 def distance(ours: Result, eager: Result) -> tuple[float, int]:

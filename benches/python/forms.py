@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from exactness_cell import BIT_EXACT, ONE_ROUNDING
+from exactness_cell import SAME_ROUNDINGS as SAME_ROUNDINGS
 from torch import Tensor
 
 DTYPE = torch.bfloat16
@@ -18,8 +20,6 @@ Inputs = dict[str, Tensor]
 Result = Tensor | tuple[Tensor, ...]
 Chain = Callable[..., Result]
 
-# Guarantees of an op relative to the eager chain. exactness.py checks the first one and measures the others.
-BIT_EXACT, SAME_ROUNDINGS, ONE_ROUNDING = "bit-exact", "same roundings", "one rounding"
 EXACT_AND_FAST = {"exact": BIT_EXACT, "fast": ONE_ROUNDING}
 NO_MODE = ""  # mode of an op without modes
 

@@ -1,6 +1,6 @@
 """Draws the plots of a run again, from its results.csv, curve.csv and environment.json. Needs no GPU.
 
-python benches/python/redraw.py benches/results/<gpu>/<date>/<commit> [--out FOLDER]
+python benches/python/redraw.py benches/results/latest/<gpu> [--out FOLDER]
 """
 
 import argparse

@@ -29,7 +29,7 @@ pub enum Error {
         what: String,
         /// The command that installs it.
         command: String,
-        /// Output of the tool, empty if there is none.
+        /// Output of the tool. It is empty if the tool printed nothing.
         details: String,
     },
     /// The device crate does not compile.

@@ -28,7 +28,7 @@ pub fn reduce<T: warp::Exchange>(
     reduce_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
-/// Reduces `value` over a group of `warps` warps, the first of which is warp `first` of the block.
+/// Reduces `value` over `warps` consecutive warps of the block, beginning with warp `first`.
 ///
 /// All groups of the block reduce at the same time. `number` is the index of the calling thread's warp.
 #[inline(always)]

@@ -75,7 +75,7 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: 
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
-    // SAFETY: the caller checked shape, dtype, strides and device of every tensor behind `p`.
+    // SAFETY: the caller checked shape, dtype, strides and device of every tensor that `p` points to.
     unsafe {
         device.launch(
             name,

@@ -112,7 +112,7 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     let mut run = |name, side, rows, threads, shared_bytes| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
-        // SAFETY: the caller checked shape, dtype, strides and device of every tensor behind `p`.
+        // SAFETY: the caller checked shape, dtype, strides and device of every tensor that `p` points to.
         unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
     };
     run("attention_backward_delta_warp", TiledRows::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;

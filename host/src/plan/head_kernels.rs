@@ -27,7 +27,7 @@ pub(crate) struct HalfSplitKernels {
     /// Names of the kernels for 64 and for 128 columns. `None` if the norm requires a different summation
     /// order.
     pub names: [Option<&'static str>; 2],
-    /// Heads of which a lane processes columns in one step.
+    /// Number of heads whose columns a lane processes in one step.
     pub together: u32,
     /// Minimum number of columns per warp if there are enough tokens.
     pub min_columns: u32,
@@ -45,6 +45,6 @@ pub(crate) struct WarpKernel {
     pub name: &'static str,
     /// Maximum columns per head.
     pub dim: i64,
-    /// Heads of which a lane processes columns in one step.
+    /// Number of heads whose columns a lane processes in one step.
     pub together: u32,
 }

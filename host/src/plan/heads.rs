@@ -166,8 +166,9 @@ impl CheckedHeads {
         self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
-    /// Returns whether the rotation covers all columns with angles from tables, or there is none. Also
-    /// requires vec4 access and at most [`MAX_GRID_YZ`] batches, because the batch is a grid dimension.
+    /// Returns whether the kernels for whole heads can run. There must be no rotation, or one of all columns
+    /// with angles from tables. Also requires vec4 access and at most [`MAX_GRID_YZ`] batches, because the
+    /// batch is a grid dimension.
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;

@@ -1,7 +1,7 @@
 //! Rows of a tensor, which a [`Team`] reads and writes in tiles.
 //!
-//! A tile is one [`Pack`] (16 bytes of elements) for each thread of the team: `size * LEN` columns. `VECTOR`
-//! alone decides which columns of a tile a thread has:
+//! A tile is one [`Pack`] (16 bytes of elements) for each thread of the team: `size * LEN` columns. Only
+//! `VECTOR` decides which columns of a tile a thread has:
 //!
 //! - `true`: `LEN` contiguous columns, read in one 16-byte access. The base and the strides must be aligned
 //!   to 16 bytes, and the number of columns must be divisible by `LEN`. The host checks this with

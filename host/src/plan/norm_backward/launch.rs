@@ -95,8 +95,8 @@ impl NormOp {
             carveout: None,
         };
         if plan.splits > 0 {
-            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every view behind the
-            // arguments.
+            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every view that the
+            // arguments point to.
             unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
         }
         self.add_up(device, &columns, sums, &plan, &dims, stream)
@@ -128,7 +128,7 @@ impl NormOp {
             shared_bytes: COLUMNS * STRIPES * 4,
             carveout: None,
         };
-        // SAFETY: `run` checked the views behind the arguments. The pointer of a gradient that is not
+        // SAFETY: `run` checked the views that the arguments point to. The pointer of a gradient that is not
         // requested is null, and the kernel skips it.
         unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }
     }
