@@ -189,8 +189,8 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of an integer or boolean tensor if the argument's role permits it. The error lists the
-    /// permitted dtypes.
+    /// Returns the dtype of an integer or boolean tensor if the argument's role permits it. The error lists
+    /// the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
