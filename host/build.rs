@@ -1,5 +1,9 @@
-//! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, packs them and lists them for
+//! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, compresses them and lists them for
 //! `src/device/ptx`.
+//!
+//! `OXIWARP_PTX` selects a part of the PTX for a development build: `none`, or a comma-separated list of
+//! architectures and ops. `sm_90,sm_90a` compiles all ops for Hopper, `softmax` compiles one op for all
+//! architectures.
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
@@ -7,11 +11,12 @@ use std::{env, error, fs, process};
 
 use cuda_builder::{Arch, CudaBuilder};
 
-const ARCHS: [Arch; 3] = [Arch::Sm75, Arch::Sm80, Arch::Sm90];
-/// What the name of an op ends with that is for Hopper alone.
+const ARCHS: [Arch; 4] = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
+/// The suffix of ops whose kernels run only on Hopper.
 const HOPPER: &str = "_hopper";
 const OPS: &str = "../kernels-gpu/src/ops";
-/// How hard to pack, of 10: the next takes three times as long, and a fiftieth less room.
+const SELECTION: &str = "OXIWARP_PTX";
+/// The compression level, from 0 to 10. Level 6 takes three times as long and saves 2 %.
 const LEVEL: u8 = 5;
 
 fn main() {
@@ -22,29 +27,33 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
-    let (hopper, ops): (Vec<_>, Vec<_>) = ops()?.into_iter().partition(|op| op.ends_with(HOPPER));
+    let (archs, ops) = selection(ops()?)?;
+    let (hopper, common): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| op.ends_with(HOPPER));
+    let (native, portable): (Vec<_>, Vec<_>) = archs.into_iter().partition(|&arch| arch == Arch::Sm90a);
     let out_dir = env::var("OUT_DIR")?;
-    let build = |archs: &[Arch], ops: &[String]| {
-        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked().build()
-    };
-    let (common, native) = (build(&ARCHS, &ops)?, build(&[Arch::Sm90a], &hopper)?);
-    let all = ARCHS.map(|arch| (arch, &ops, &common)).into_iter().chain([(Arch::Sm90a, &hopper, &native)]);
-    // Where an architecture has nothing of its own in an op, the code is that of another, and is there once.
+    // Architectures often have the same code for an op. It is stored once.
     let (mut codes, mut table) = (Vec::new(), String::new());
-    for (arch, ops, built) in all {
-        writeln!(table, "(Arch::{arch:?}, &[")?;
-        for op in ops {
-            let text = fs::read_to_string(built.unit(arch, op).expect("it was asked for"))?;
-            let head =
-                text.find(".address_size").ok_or_else(|| format!("{arch}/{op}.ptx has no .address_size"))?;
-            let (head, code) = text.split_at(head);
-            let at = codes.iter().position(|known| known == code).unwrap_or(codes.len());
-            if at == codes.len() {
-                codes.push(code.to_string());
-            }
-            writeln!(table, "    ({op:?}, {head:?}, {at}),")?;
+    for (archs, ops) in [(portable, common), (native, hopper)] {
+        if archs.is_empty() || ops.is_empty() {
+            continue;
         }
-        writeln!(table, "]),")?;
+        let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(&ops);
+        let built = builder.locked().build()?;
+        for arch in archs {
+            writeln!(table, "(Arch::{arch:?}, &[")?;
+            for op in &ops {
+                let text = fs::read_to_string(built.unit(arch, op).expect("the builder made it"))?;
+                let head = text.find(".address_size");
+                let head = head.ok_or_else(|| format!("{arch}/{op}.ptx has no .address_size"))?;
+                let (head, code) = text.split_at(head);
+                let at = codes.iter().position(|known| known == code).unwrap_or(codes.len());
+                if at == codes.len() {
+                    codes.push(code.to_string());
+                }
+                writeln!(table, "    ({op:?}, {head:?}, {at}),")?;
+            }
+            writeln!(table, "]),")?;
+        }
     }
     let mut files = String::new();
     for (at, code) in codes.iter().enumerate() {
@@ -56,7 +65,26 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     Ok(())
 }
 
-/// Every op, by its file: each is a unit of its own.
+/// Returns the architectures and the ops that [`SELECTION`] names, or all of them.
+fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
+    println!("cargo:rerun-if-env-changed={SELECTION}");
+    let selection = env::var(SELECTION).unwrap_or_default();
+    if selection == "none" {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let names: Vec<&str> = selection.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let is_arch = |name: &&str| ARCHS.iter().any(|arch| arch.name() == *name);
+    if let Some(name) = names.iter().find(|name| !is_arch(name) && !ops.iter().any(|op| op == *name)) {
+        let archs = ARCHS.map(Arch::name).join(", ");
+        return Err(format!("{SELECTION}: {name} is not `none`, an op or one of {archs}"));
+    }
+    let (named_archs, named_ops): (Vec<&str>, Vec<&str>) = names.into_iter().partition(is_arch);
+    let selects = |named: &[&str], name: &str| named.is_empty() || named.contains(&name);
+    let archs = ARCHS.into_iter().filter(|arch| selects(&named_archs, arch.name())).collect();
+    Ok((archs, ops.into_iter().filter(|op| selects(&named_ops, op)).collect()))
+}
+
+/// Returns the name of every op: one file per op. Each op is compiled as a unit of its own.
 fn ops() -> std::io::Result<Vec<String>> {
     println!("cargo:rerun-if-changed={OPS}");
     let files = fs::read_dir(OPS)?.collect::<Result<Vec<_>, _>>()?;
