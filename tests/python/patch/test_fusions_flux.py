@@ -47,9 +47,8 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # The patched model needs no `torch.cat` for: query and key of the double-stream block (2), the streams of
-    # the second single block (1), the branches of both single blocks (2), and the halves of the timestep
-    # embedding (1).
+    # Calls of `torch.cat` that the patched model saves. Query and key of the double-stream block: 2. Streams
+    # of the second single block: 1. Branches of both single blocks: 2. Halves of the timestep embedding: 1.
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
@@ -225,7 +224,8 @@ def test_learned_attention_beside(monkeypatch):
 
 def test_values_of_both(monkeypatch, device):
     """For batch size 1, fused attention writes the values of text and image into one tensor.
-    A hooked projection, unaligned columns or a larger batch disable this path."""
+    A hooked projection, a larger batch, or a text part that is not a multiple of `ALIGNED` elements disables
+    this path."""
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
