@@ -27,7 +27,7 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """The torch version of each `INDUCTOR` operator returns the operator's result.
+    """The torch version of each `INDUCTOR` operator returns the operator's result within rounding errors.
     On a GPU, 16-bit results are equal bit for bit. On the CPU executor, the exponentials differ from torch's
     in the last bits."""
     seen = set()
@@ -55,8 +55,8 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """Every operator in `fusions.core.ops` is the public operator, except the `INDUCTOR` ones, which Inductor
-    compiles to faster code."""
+    """Every operator in `fusions.core.ops` is the public operator, except operators in `INDUCTOR`, for which
+    Inductor generates faster code."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name

@@ -100,8 +100,8 @@ def test_cache(name, device):
 
 
 def test_masked_and_partial():
-    """Patched models match the unpatched ones with a padding mask, also Phi-3 if RoPE rotates only half of
-    each head's columns."""
+    """Patched models match the unpatched models with a padding mask. The same holds for Phi-3 if RoPE rotates
+    only half of each head's columns."""
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
         mask[0, :4] = 0
@@ -144,7 +144,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If `patch` skips the norms, a fused layer does not call `add_rms_norm` in their place. RoPE stays
+    """If `patch` excludes the norms, a fused layer does not compute them by `add_rms_norm`. RoPE stays
     fused."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
@@ -154,8 +154,8 @@ def test_without_its_norm(calls):
 
 
 def test_another_norm(calls):
-    """A patched layer runs its original code for a norm of another class that was assigned and patched after
-    the layer."""
+    """A patched layer runs its original method if its norm was replaced by a patched norm of another
+    class."""
     stock, model = build("Llama"), build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     for layers in (stock.layers, model.layers):
@@ -188,8 +188,8 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device, calls):
-    """Patched without its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched, it
-    generates the same tokens."""
+    """If `patch` excludes its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched,
+    Falcon generates the same tokens."""
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
     tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
@@ -205,8 +205,8 @@ def test_falcon(kind, dtype, device, calls):
 
 
 def test_falcon_own_method(calls):
-    """Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches with
-    padding and under torch.compile."""
+    """A patched Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches
+    the unpatched model, also with padding and compiled."""
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
     mask[0, :4] = 0
@@ -222,8 +222,8 @@ def test_falcon_own_method(calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_t5(dtype, device):
-    """In T5, `patch` replaces only norms. The encoder's hidden states match, and the decoder generates the
-    same tokens."""
+    """`patch` replaces only norms in T5. The encoder's hidden states match the unpatched model, and the
+    decoder generates the same tokens."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

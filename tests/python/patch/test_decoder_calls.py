@@ -67,8 +67,8 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """`patch` replaces an attention whose class inherits from a known class but is defined in another Python
-    module.
+    """`patch` replaces an attention whose class inherits from a supported class but is defined in another
+    Python module.
     This other module lacks the transformers functions that the fusion looks up."""
     model = build("Llama")
     for layer in model.layers:
@@ -84,7 +84,8 @@ def test_subclass_in_another_module(grad):
 def test_attributes_over_parameters():
     """Decoding reads a weight that an instance attribute hides in the same way as the module's original
     forward.
-    Without gradients, patched layers read weights directly and do not call the modules."""
+    Without gradients, patched layers read the weights of their submodules and do not call these
+    submodules."""
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
@@ -98,7 +99,8 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A patched layer still matches if a linear has a plain tensor as weight and an additional parameter."""
+    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and an additional
+    parameter."""
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -148,8 +150,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it,
-    because SDPA needs none."""
+    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it.
+    SDPA computes these cases without a mask."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))

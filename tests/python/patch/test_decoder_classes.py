@@ -130,8 +130,9 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """Every known decoder layer returns its original result with its own norms and MLP or experts.
-    `patch` skips exactly the layers in `LEFT`, which have no RMSNorm with a weight after the residual sum."""
+    """Every supported decoder layer returns its original result with its own norms and MLP or experts.
+    `patch` skips exactly the layers in `LEFT`. The norm after their attention is no RMSNorm or has no
+    weight."""
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)
@@ -151,8 +152,8 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """`patch` does not report encoder classes such as `T5Attention` and `CLIPMLP`, whose names match the
-    patterns for decoders."""
+    """`patch` reports no encoder class as skipped. Names such as `T5Attention` and `CLIPMLP` match the
+    patterns for decoder classes."""
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -162,8 +163,8 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """If another transformers version changed all decoder sources, the report lists the skipped Qwen2
-    classes."""
+    """If a fusion recognises none of the Qwen2 sources, as after an update of transformers, the report lists
+    these classes as skipped."""
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

@@ -63,7 +63,7 @@ def test_own_forward(path):
     assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen == ["own"]
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # an attention gets its tensors by keyword
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # torch warns if attention takes tensors by keyword
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
@@ -82,9 +82,8 @@ def test_hooks_everywhere(name, kind):
                 y.sum().backward() if grad else None
         finally:
             handle.remove()
-    own, ours = (
-        sorted(path for path in each if path is not None) for each in seen
-    )  # a rotary embedding may be a module, too
+    # A hook may also see modules outside of the layer, such as a RoPE module. Their path is None.
+    own, ours = (sorted(path for path in each if path is not None) for each in seen)
     assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
 
@@ -109,9 +108,9 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A submodule that was compiled by itself runs compiled in a patched layer if it does so in the unpatched
-    layer.
-    torch 2.11 does not compile a linear by itself."""
+    """A submodule that was compiled separately runs compiled in a patched layer if it does so in the
+    unpatched layer.
+    torch 2.11 does not compile a single linear."""
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
     oxiwarp.patch(model, cpu_kernels=True)
@@ -147,7 +146,7 @@ def test_activations(name, grad):
 
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
-    """A patched layer calls an adapter in place of a linear, and a norm that `patch` skipped."""
+    """A patched layer calls an adapter in place of a linear, and a norm that `patch` excludes."""
     stock = build("Qwen3")
     owner, _, name = path.rpartition(".")
     patched = copy.deepcopy(stock)

@@ -120,7 +120,8 @@ def test_epilogue_of_plain_linears_only(monkeypatch):
 @pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
 @pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
 def test_other_linears(op, linear, mode, device, ran):
-    """An adapter or quantised linear is called, whether it was inserted before or after `patch`.
+    """A fused feed-forward calls an adapter or quantised linear, whether it was inserted before or after
+    `patch`.
     If the linear returns an unsupported dtype, the original activation runs."""
     for patch_first in (False, True):
         module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)

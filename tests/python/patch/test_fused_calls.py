@@ -70,7 +70,8 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """A fused processor accepts `scale=None`, which diffusers passes without a deprecation warning."""
+    """A fused processor accepts `scale=None`. For this value, the original processor gives no deprecation
+    warning."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)
@@ -137,8 +138,8 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # A hook on a submodule that a block bypasses would make this block run its original method. LayerNorms
-    # are excluded because `test_norms_by_name` covers them.
+    # A hook on a submodule that the fused block does not call would make this block run its original method.
+    # A LayerNorm with a keyword argument runs its original method, too.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

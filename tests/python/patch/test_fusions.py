@@ -43,7 +43,7 @@ def patched(**options):
 
 # fmt: off
 def an_f_string(a, b):
-    # `fingerprint` must ignore comments and layout.
+    # `fingerprint` must ignore this comment and the layout.
     return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
         a}""", [  1,
         2]
@@ -52,7 +52,7 @@ def an_f_string(a, b):
 def the_same(a, b):
 
     return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
-        a}""", [1, 2]  # also ignored
+        a}""", [1, 2]  # and this comment
 # fmt: on
 
 
@@ -90,7 +90,7 @@ def classes_like(pattern):
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
     """The classes of each fusion exist, and the fusion recognises their source code.
-    For patterns over all transformers models, it recognises some of the classes."""
+    If a pattern covers all transformers models, the fusion recognises some of the classes."""
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
         found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
@@ -121,7 +121,8 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """A subclass that inherits the known method is fused. A subclass that overrides the method is skipped."""
+    """`patch` fuses a subclass that inherits the supported method, and skips a subclass that overrides this
+    method."""
 
     class Same(Block):
         extra = 1
@@ -142,7 +143,8 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """If a fused block computes a norm itself, the report says when the norm module still runs."""
+    """A fused block computes its norms itself. The report says that such a norm module runs only if the block
+    runs its original method."""
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
     assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}

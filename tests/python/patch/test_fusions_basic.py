@@ -14,7 +14,7 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # two blocks down, two in the middle, two times two up
+SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # eight blocks: 2 down, 2 in the middle, 2 x 2 up
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 2, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}
@@ -28,8 +28,8 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels, also if its
-    norms have weights."""
+    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels.
+    Its norms have weights here, which they lack in the published models."""
     import diffusers
 
     def make(dtype, device):
@@ -54,8 +54,8 @@ def test_single_attention(device):
 
 
 def test_convolutional_projections(device):
-    """SD 1.5's blocks match. Convolutional projections give rows with non-contiguous columns, so `patch`
-    copies the residual."""
+    """A fused SD 1.5 block matches the original block.
+    Convolutional projections give rows with non-contiguous columns, which the fused block copies."""
 
     def make(dtype, device):
         return sdxl(dtype, device, linear=False)
@@ -83,7 +83,8 @@ def positioned(dtype, device):
 
 
 def test_positions(device):
-    """A fused block adds positional embeddings after each norm. Compiled, this block uses no oxiwarp norm."""
+    """A fused block adds positional embeddings after each norm. Compiled, Inductor generates these norms
+    instead of oxiwarp."""
 
     def make_input(dtype, device):
         return dict(hidden_states=random((2, 8, 32), dtype, device))

@@ -91,8 +91,9 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """A hook on a second norm of a patched SD3 block runs, and only this block falls back. The last SD3 block
-    has no second text norm."""
+    """If a second norm of a patched SD3 block has a hook, the hook runs, and only this block runs its
+    original method.
+    The last SD3 block has no second text norm."""
     sd3 = FAMILIES["sd3"]
     stock, model = build(sd3), build(sd3)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -54,8 +54,8 @@ def test_single_blocks_copy_nothing(monkeypatch):
 
 @pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
 def test_hooked_activations(name, op, device):
-    """If an activation has a hook, the hook sees the activation's output, and only this block does not run
-    the fused activation."""
+    """A hook on an activation sees the activation's output. Only the hooked block stops using the fused
+    activation."""
     family, dtype = FAMILIES[name], torch.bfloat16
     stock, model = build(family, dtype, device), build(family, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -113,7 +113,8 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a bypassed module has a hook, the block or its attention runs its original method."""
+    """If a module that the fused method does not call has a hook, the block or its attention runs its
+    original method."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -192,7 +193,8 @@ def test_fast_single_blocks(monkeypatch, device):
 
 
 def test_compiled_attention_beside(device):
-    """Compiled, an oxiwarp operator copies the attention result into the joint buffer, one copy per block.
+    """Under torch.compile, an oxiwarp operator copies the attention result into the joint buffer, one copy
+    per block.
     For torch's `copy_`, Inductor generated three copies instead of one."""
     (_, model), graphs = pair(torch.bfloat16, device), []
     expected = step(FLUX, model, torch.bfloat16, device)
@@ -253,10 +255,11 @@ def test_values_of_both(monkeypatch, device):
 
 
 def plain_on_any_device(proj, x):
-    """Replace `in_epilogue` on any device, including the CPU."""
+    """Stand-in for `in_epilogue` that also accepts CPU tensors."""
     return type(proj) is nn.Linear and not modules.hooked(proj) and x.dtype == proj.weight.dtype
 
 
 def gelu_in_two(proj, x):
-    """Replace `gelu_product` by two operations, because torch's fused GELU on the CPU rounds differently."""
+    """Stand-in for `gelu_product` that computes the linear and the GELU separately.
+    On the CPU, torch's fused function uses another GELU formula."""
     return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

@@ -45,7 +45,7 @@ def test_mochi_compiled(device):
 
 
 def test_mochi_all_tokens_valid(device):
-    """Mochi matches for one prompt without padding."""
+    """A patched Mochi model matches the unpatched model for one prompt without padding."""
 
     def make_input(dtype, device):
         inputs = mochi_input(dtype, device)
@@ -64,8 +64,8 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A block falls back if a norm inside a bypassed norm has a hook. `patch` skips a block whose norms have
-    different eps values."""
+    """A fused block runs its original method if a norm inside one of its norms has a hook.
+    `patch` skips a block whose norms have different eps values."""
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -121,8 +121,8 @@ def test_mochi_trained_after_inference_mode(device):
 
 def test_mochi_tokens_are_the_masks():
     """Cached indices of valid tokens belong to one mask tensor. Copies and pickles of the mask do not contain
-    them.
-    They also stay correct in inference mode and inside torch.func transforms."""
+    the indices.
+    The indices are also correct in inference mode and inside torch.func transforms."""
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

@@ -97,7 +97,7 @@ def outcome(module, args, kwargs):
 
 
 def test_unknown_arguments_are_told(monkeypatch):
-    """An unknown argument is dropped with diffusers' original warning."""
+    """A patched attention module drops an unknown argument with the same warning as diffusers."""
     told = []
     monkeypatch.setattr(processors.logger, "warning", told.append)
     module = attention()
@@ -138,7 +138,7 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
     """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask` without a copy.
-    For other sizes and for an unknown version of that method, it calls the method."""
+    For other sizes, and if that method has unknown source code, `mask_of_heads` calls the method."""
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)

@@ -1,4 +1,4 @@
-"""Tests of submodules that a fused method bypasses and that are replaced by another module before or after
+"""Tests of submodules that a fused method does not call, and that another module replaces before or after
 `patch`."""
 
 import copy
@@ -20,9 +20,9 @@ from oxiwarp.patching.fusions import FUSIONS
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """If a bypassed submodule is wrapped after `patch`, the original method runs until the wrapper is
-    removed.
-    The wrapper has all attributes of the wrapped module."""
+    """If a submodule that the fused method does not call is wrapped after `patch`, the original method runs.
+    The fused method runs again after the wrapper is removed. The wrapper has all attributes of the wrapped
+    module."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -44,7 +44,7 @@ def test_wrapped_after_patch(name):
 
 
 def test_every_skip_is_tried():
-    """`test_wrapped_after_patch` covers every submodule that any fusion bypasses."""
+    """`test_wrapped_after_patch` covers every submodule listed in `Fusion.skips`."""
     tried = set()
     for make, _ in MODELS.values():
         model = make()
@@ -56,7 +56,7 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """`patch` skips a block with a wrapper in place of a submodule that the fused method would bypass."""
+    """`patch` skips a block if a wrapper replaces a submodule whose work the fused method would do."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(stock)
@@ -139,7 +139,7 @@ def test_what_is_swapped(how):
 
 
 def test_weights_where_there_were_none():
-    """A fused block applies a weight that is assigned to a bypassed norm after `patch`."""
+    """A fused block applies a weight that is assigned after `patch` to a norm without weight."""
     stock, ours = ltx(), ltx()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -173,7 +173,7 @@ def test_compiled():
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 def test_eps_changed_after_patch():
-    """A fused Mochi block matches if the eps of one norm changes after `patch`.
+    """A fused Mochi block matches the unpatched block if the eps of one norm changes after `patch`.
     One kernel computes several norms and takes a single eps."""
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -44,8 +44,8 @@ PROCESSED = (
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
     """The patched processor returns the original bits, with and without a mask.
-    Attention with norms, a residual connection or a rescaled output runs the original processor, which
-    divides at every call."""
+    Attention with norms, a residual connection or a rescaled output runs the original processor, which always
+    divides."""
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}

@@ -170,7 +170,7 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """Fused attention reads each angle once, from tables of half width, in eager mode and compiled.
+    """Fused attention reads tables of half width, which contain each angle once, in eager mode and compiled.
     If a hook copies the tables, attention reads the full tables, with the same result."""
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)

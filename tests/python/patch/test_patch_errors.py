@@ -77,7 +77,8 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """After its block, `patched` replaces modules again that the block unpatched."""
+    """If a `patched` block calls `unpatch`, the modules that were replaced before the block are replaced
+    again after it."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())

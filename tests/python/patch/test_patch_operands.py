@@ -56,8 +56,8 @@ def branches(name, module):
 
 
 def added(name, module):
-    """Whether `branches` holds outside of single-stream blocks, which concatenate both branches before the
-    sum."""
+    """Whether a module is an attention or feed-forward outside of single-stream blocks.
+    Single-stream blocks concatenate both results before the sum."""
     return branches(name, module) and "single" not in name
 
 

@@ -116,8 +116,8 @@ def test_way(way, column):
 
 @pytest.mark.filterwarnings(MOCHI)
 def test_models_are_freed():
-    """Models that were patched, called, unpatched and patched again are freed with all modules and parameters
-    after deletion."""
+    """Models that were patched, called, unpatched and patched again are freed after deletion, with all
+    modules and parameters."""
     alive = {}
     for name, (make, inputs, _) in MODELS.items():
         model = make()
@@ -129,6 +129,6 @@ def test_models_are_freed():
         del model, parts
     gc.collect()
     kept = [f"{name}: {path}" for name, parts in alive.items() for path, part in parts if part() is not None]
-    # diffusers keeps these modules alive, because they are keys of a cached method.
+    # diffusers keeps `pos_embed` modules alive, because they are keys of a method's cache.
     kept = [path for path in kept if "pos_embed" not in path]
     assert not kept

@@ -135,8 +135,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """In 16 bits, only rows of about the magnitude of eps show that eps is added outside of the square
-    root."""
+    """A norm that adds eps outside of the square root is not recognised, also for a small eps.
+    In 16 bits, only rows of about the magnitude of eps show the difference."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -172,8 +172,8 @@ def test_depends_on_more_than_rows(forward, reason):
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):
-    """Norms with an eps that the operator rejects run unpatched, but their kernel calls would raise, so
-    `patch` must skip them."""
+    """`patch` must skip a norm with an eps that the operator rejects. The original forward accepts this eps,
+    but the kernel call would raise an error."""
     with pytest.raises(Unsuitable, match=reason):
         recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
 
@@ -183,7 +183,7 @@ def test_weights_of_other_widths():
         recognise(norm_class(good, weight=nn.Parameter(torch.ones(1)))())
     bare = norm_class(lambda self, x: chain(x, self.eps).type_as(x), weight=None, normalized_shape=64)
     assert recognise(bare())[0][torch.bfloat16, None] == NONE
-    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # as ZeRO-3 leaves the weight between calls
+    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # ZeRO-3 leaves an empty weight between calls
     oxiwarp.patch(module, cpu_kernels=True)
     module.weight.data = torch.randn(96)
     x = torch.randn(3, 96)
@@ -191,8 +191,8 @@ def test_weights_of_other_widths():
 
 
 def test_forward_replaced_in_the_class():
-    """After third-party code replaced the class's forward, `patch` probes the new forward and falls back to
-    it.
+    """After third-party code replaced the class's forward, `patch` probes the new forward and uses it as the
+    original one.
     Kernel libraries replace forwards in this way."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
@@ -258,7 +258,7 @@ def test_default_dtype(dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # a width for which no cache has an entry
+        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # a new width, so no cache has it
     finally:
         torch.set_default_dtype(before)
     assert found == usual
