@@ -1,5 +1,5 @@
-"""Tests of `fusions.core.ops`: each operator that torch.compile leaves to Inductor has a torch version with
-the operator's results and roundings."""
+"""Tests of `fusions.core.ops`: each operator that torch.compile leaves to Inductor has a torch version with the
+operator's results and roundings."""
 
 import inspect
 
@@ -27,9 +27,8 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """The torch version of each `INDUCTOR` operator returns the operator's result within rounding errors.
-    On a GPU, 16-bit results are equal bit for bit. On the CPU executor, the exponentials differ from torch's
-    in the last bits."""
+    """The torch version of each `INDUCTOR` operator returns the operator's result within rounding errors. On a GPU,
+    16-bit results are equal bit for bit. On the CPU executor, the exponentials differ from torch's in the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -55,16 +54,15 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """Every operator in `fusions.core.ops` is the public operator, except operators in `INDUCTOR`, for which
-    Inductor generates faster code."""
+    """Every operator in `fusions.core.ops` is the public operator, except operators in `INDUCTOR`, for which Inductor
+    generates faster code."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
-    """The notes of a report name an `INDUCTOR` operator if the patched model uses this operator, and only
-    then."""
+    """The notes of a report name an `INDUCTOR` operator if the patched model uses this operator, and only then."""
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

@@ -1,5 +1,5 @@
-"""Tests of `patch` on language models of transformers: values, gradients, KV cache and torch.compile of
-Llama, its relatives, Falcon and T5."""
+"""Tests of `patch` on language models of transformers: values, gradients, KV cache and torch.compile of Llama, its
+relatives, Falcon and T5."""
 
 from collections import Counter
 
@@ -73,9 +73,9 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models(name, dtype, device, calls):
-    """A patched model calls the expected operators and matches the unpatched model within rounding errors.
-    `unpatch` restores the exact result.
-    Norm kernels sum a row in another order than torch, which rarely changes a 16-bit result."""
+    """A patched model calls the expected operators and matches the unpatched model within rounding errors. `unpatch`
+    restores the exact result. Norm kernels sum a row in another order than torch, which rarely changes a 16-bit
+    result."""
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
     oxiwarp.patch(model, cpu_kernels=True)
@@ -89,8 +89,8 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """In a patched model, one token after a cached prompt gets the hidden state that a forward of the whole
-    sequence gives it."""
+    """In a patched model, one token after a cached prompt gets the hidden state that a forward of the whole sequence
+    gives it."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -100,8 +100,8 @@ def test_cache(name, device):
 
 
 def test_masked_and_partial():
-    """Patched models match the unpatched models with a padding mask. The same holds for Phi-3 if RoPE rotates
-    only half of each head's columns."""
+    """Patched models match the unpatched models with a padding mask. The same holds for Phi-3 if RoPE rotates only half
+    of each head's columns."""
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
         mask[0, :4] = 0
@@ -135,8 +135,8 @@ def test_training():
 
 
 def test_left():
-    """`patch` skips an MLP with an unsupported activation and a layer with unknown source code. The report
-    gives the reason."""
+    """`patch` skips an MLP with an unsupported activation and a layer with unknown source code. The report gives the
+    reason."""
     reasons = {row.reason for row in oxiwarp.patch(build("Llama", hidden_act="relu"), cpu_kernels=True)}
     assert "its activation is ReLU" in reasons
     report = oxiwarp.patch(build("Olmo2"), cpu_kernels=True)
@@ -144,8 +144,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If `patch` excludes the norms, a fused layer does not compute them by `add_rms_norm`. RoPE stays
-    fused."""
+    """If `patch` excludes the norms, a fused layer does not compute them by `add_rms_norm`. RoPE stays fused."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)
@@ -154,8 +153,7 @@ def test_without_its_norm(calls):
 
 
 def test_another_norm(calls):
-    """A patched layer runs its original method if its norm was replaced by a patched norm of another
-    class."""
+    """A patched layer runs its original method if its norm was replaced by a patched norm of another class."""
     stock, model = build("Llama"), build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     for layers in (stock.layers, model.layers):
@@ -188,8 +186,8 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device, calls):
-    """If `patch` excludes its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched,
-    Falcon generates the same tokens."""
+    """If `patch` excludes its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched, Falcon
+    generates the same tokens."""
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
     tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
@@ -205,8 +203,8 @@ def test_falcon(kind, dtype, device, calls):
 
 
 def test_falcon_own_method(calls):
-    """A patched Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches
-    the unpatched model, also with padding and compiled."""
+    """A patched Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches the
+    unpatched model, also with padding and compiled."""
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
     mask[0, :4] = 0
@@ -222,8 +220,8 @@ def test_falcon_own_method(calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_t5(dtype, device):
-    """`patch` replaces only norms in T5. The encoder's hidden states match the unpatched model, and the
-    decoder generates the same tokens."""
+    """`patch` replaces only norms in T5. The encoder's hidden states match the unpatched model, and the decoder
+    generates the same tokens."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

@@ -1,5 +1,5 @@
-"""Tests of patched decoders without gradients and under torch.compile: modules that are bypassed, attention
-masks that are omitted, and operators that are left to Inductor."""
+"""Tests of patched decoders without gradients and under torch.compile: modules that are bypassed, attention masks that
+are omitted, and operators that are left to Inductor."""
 
 import copy
 import functools
@@ -20,8 +20,8 @@ CACHED += [("Qwen3", BF16), ("Qwen3", torch.float16), ("Qwen3", torch.float32)]
 
 
 def decode(model, prompt=11):
-    """Return the last hidden states of a prompt and of the following tokens, which are decoded one by one
-    with a cache."""
+    """Return the last hidden states of a prompt and of the following tokens, which are decoded one by one with a
+    cache."""
     ids = IDS.to(model.device)
     y = model(input_ids=ids[:, :prompt], use_cache=True)
     states = [y.last_hidden_state]
@@ -33,8 +33,8 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """A patched decoder bypasses module calls only if gradients are disabled. The hidden states are the same
-    bits as with module calls."""
+    """A patched decoder bypasses module calls only if gradients are disabled. The hidden states are the same bits as
+    with module calls."""
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.enable_grad():
@@ -47,8 +47,8 @@ def test_without_gradients(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_one_by_one(name, monkeypatch):
-    """Without gradients, a patched model calls its layers and no module inside them. With gradients it calls
-    all of their modules."""
+    """Without gradients, a patched model calls its layers and no module inside them. With gradients it calls all of
+    their modules."""
     model, calls, own = build(name), Counter(), nn.Module.__call__
 
     def call(self, *args, **kwargs):
@@ -67,9 +67,8 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """`patch` replaces an attention whose class inherits from a supported class but is defined in another
-    Python module.
-    This other module lacks the transformers functions that the fusion looks up."""
+    """`patch` replaces an attention whose class inherits from a supported class but is defined in another Python
+    module. This other module lacks the transformers functions that the fusion looks up."""
     model = build("Llama")
     for layer in model.layers:
         layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
@@ -82,10 +81,8 @@ def test_subclass_in_another_module(grad):
 
 
 def test_attributes_over_parameters():
-    """Decoding reads a weight that an instance attribute hides in the same way as the module's original
-    forward.
-    Without gradients, patched layers read the weights of their submodules and do not call these
-    submodules."""
+    """Decoding reads a weight that an instance attribute hides in the same way as the module's original forward.
+    Without gradients, patched layers read the weights of their submodules and do not call these submodules."""
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
@@ -113,10 +110,9 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """Compile the model and run it for each step. Return, per captured graph, the number of oxiwarp operators
-    and a list of mask flags.
-    A mask flag is True if the attention call in the graph has a mask. A step is a function that returns
-    keyword arguments."""
+    """Compile the model and run it for each step. Return, per captured graph, the number of oxiwarp operators and a
+    list of mask flags. A mask flag is True if the attention call in the graph has a mask. A step is a function that
+    returns keyword arguments."""
     seen = []
 
     def backend(graph, _):
@@ -150,8 +146,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it.
-    SDPA computes these cases without a mask."""
+    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it. SDPA
+    computes these cases without a mask."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))
@@ -159,8 +155,8 @@ def test_no_masks(patched, dynamic):
 
 
 def masked_steps():
-    """Yield name and argument builder of calls that need a mask: padding, packed sequences, a static cache,
-    several tokens after a prompt."""
+    """Yield name and argument builder of calls that need a mask: padding, packed sequences, a static cache, several
+    tokens after a prompt."""
     transformers = pytest.importorskip("transformers")
     padding = torch.ones_like(IDS)
     padding[0, :4] = 0
@@ -188,8 +184,8 @@ def test_window():
 
 
 def test_few_rows(monkeypatch):
-    """torch.compile traces the original code for calls of at most `inductor.MOST` elements on a GPU.
-    It keeps the oxiwarp kernels if the size is dynamic or larger than the limit."""
+    """torch.compile traces the original code for calls of at most `inductor.MOST` elements on a GPU. It keeps the
+    oxiwarp kernels if the size is dynamic or larger than the limit."""
     model = build("Qwen3")
     oxiwarp.patch(model, cpu_kernels=True)
     step = lambda: dict(input_ids=IDS, use_cache=False)  # noqa: E731

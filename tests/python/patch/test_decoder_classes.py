@@ -1,5 +1,5 @@
-"""Tests of the decoder fusions on every transformers class whose source code they recognise, whatever the
-class name."""
+"""Tests of the decoder fusions on every transformers class whose source code they recognise, whatever the class
+name."""
 
 import importlib
 import inspect
@@ -55,8 +55,8 @@ def spy():
 
 
 def test_attention(spy):
-    """A fused decoder attention passes the same arguments to the attention function as the original
-    `forward`, for a prompt and for one token."""
+    """A fused decoder attention passes the same arguments to the attention function as the original `forward`, for a
+    prompt and for one token."""
     for name, cls in known("decoder.attention").items():
         torch.manual_seed(0)
         module = cls(SimpleNamespace(**CONFIG), 0).eval().requires_grad_(False)
@@ -107,8 +107,8 @@ LEFT = {
 
 
 def configuration(name, cls):
-    """Build a small configuration for a decoder layer.
-    Sizes are set after construction, because some configuration classes check their combination."""
+    """Build a small configuration for a decoder layer. Sizes are set after construction, because some configuration
+    classes check their combination."""
     module = importlib.import_module(cls.__module__.replace("modeling_", "configuration_"))
     annotated = inspect.signature(cls.__init__).parameters["config"].annotation
     annotated = getattr(annotated, "__name__", annotated)
@@ -130,9 +130,8 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """Every supported decoder layer returns its original result with its own norms and MLP or experts.
-    `patch` skips exactly the layers in `LEFT`. The norm after their attention is no RMSNorm or has no
-    weight."""
+    """Every supported decoder layer returns its original result with its own norms and MLP or experts. `patch` skips
+    exactly the layers in `LEFT`. The norm after their attention is no RMSNorm or has no weight."""
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)
@@ -152,8 +151,8 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """`patch` reports no encoder class as skipped. Names such as `T5Attention` and `CLIPMLP` match the
-    patterns for decoder classes."""
+    """`patch` reports no encoder class as skipped. Names such as `T5Attention` and `CLIPMLP` match the patterns for
+    decoder classes."""
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -163,8 +162,8 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """If a fusion recognises none of the Qwen2 sources, as after an update of transformers, the report lists
-    these classes as skipped."""
+    """If a fusion recognises none of the Qwen2 sources, as after an update of transformers, the report lists these
+    classes as skipped."""
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

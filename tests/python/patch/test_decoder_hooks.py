@@ -1,5 +1,5 @@
-"""Tests of patched decoder layers whose submodules have hooks, are compiled, are replaced by other modules or
-have an instance forward."""
+"""Tests of patched decoder layers whose submodules have hooks, are compiled, are replaced by other modules or have an
+instance forward."""
 
 import copy
 
@@ -31,8 +31,8 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
 def test_hooks(path, name):
-    """A hooked submodule of a patched layer receives the same positional and keyword arguments as in the
-    unpatched layer."""
+    """A hooked submodule of a patched layer receives the same positional and keyword arguments as in the unpatched
+    layer."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -90,8 +90,8 @@ def test_hooks_everywhere(name, kind):
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("path", ["self_attn", "mlp"])
 def test_other_dtypes(path, grad):
-    """If a hook turns a submodule's output into float32, the patched layer returns float32, as the unpatched
-    layer does."""
+    """If a hook turns a submodule's output into float32, the patched layer returns float32, as the unpatched layer
+    does."""
     stock, kinds = build("Llama", BF16), []
     stock.layers[0].mlp.register_forward_pre_hook(lambda module, args: args[0].to(BF16))
     model = copy.deepcopy(stock)
@@ -108,8 +108,7 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A submodule that was compiled separately runs compiled in a patched layer if it does so in the
-    unpatched layer.
+    """A submodule that was compiled separately runs compiled in a patched layer if it does so in the unpatched layer.
     torch 2.11 does not compile a single linear."""
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
@@ -128,8 +127,8 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """A hook on an activation runs in a patched layer. Another activation that is assigned after patching
-    takes effect."""
+    """A hook on an activation runs in a patched layer. Another activation that is assigned after patching takes
+    effect."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,5 +1,5 @@
-"""Tests of argument passing: fused methods accept every call form that the original methods of diffusers and
-torch accept."""
+"""Tests of argument passing: fused methods accept every call form that the original methods of diffusers and torch
+accept."""
 
 import inspect
 from collections import Counter
@@ -43,8 +43,8 @@ def model_and_inputs(name):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT])
 def test_tables_in_one_tensor(name):
-    """A fused processor accepts cos and sin stacked in one tensor, and unpacks the tensor as the original
-    processor does."""
+    """A fused processor accepts cos and sin stacked in one tensor, and unpacks the tensor as the original processor
+    does."""
     model, inputs = model_and_inputs(name)
     stacked = []
 
@@ -70,8 +70,7 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """A fused processor accepts `scale=None`. For this value, the original processor gives no deprecation
-    warning."""
+    """A fused processor accepts `scale=None`. For this value, the original processor gives no deprecation warning."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)
@@ -95,8 +94,8 @@ def test_processor_by_name():
 
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
-    """A replaced LayerNorm accepts its input under the keyword that torch or diffusers uses. Any other
-    keyword raises TypeError."""
+    """A replaced LayerNorm accepts its input under the keyword that torch or diffusers uses. Any other keyword raises
+    TypeError."""
     normalization = pytest.importorskip("diffusers.models.normalization")
     norm, x = getattr(normalization, name, nn.LayerNorm)(8), random((2, 8), torch.float32, "cpu")
     expected = norm(x)
@@ -108,8 +107,7 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Return the arguments of a call as keywords. A call with variadic positional arguments stays
-    unchanged."""
+    """Return the arguments of a call as keywords. A call with variadic positional arguments stays unchanged."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return call.args, call.kwargs
@@ -127,8 +125,7 @@ def by_place(call):
 @pytest.mark.parametrize("form", [by_name, by_place])
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT, "sd3.5", "hunyuan_video_replace", *IMAGE_MODELS])
 def test_arguments(name, form):
-    """Every fused module except norms accepts its arguments by keyword and by position, and runs the same
-    kernels."""
+    """Every fused module except norms accepts its arguments by keyword and by position, and runs the same kernels."""
     model, inputs = model_and_inputs(name)
     oxiwarp.patch(model, cpu_kernels=True)
     with Operators() as expected:

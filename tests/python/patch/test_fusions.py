@@ -1,5 +1,5 @@
-"""Tests of properties that all fusions share: recognition by source code, skipped objects, and fallback to
-the original method."""
+"""Tests of properties that all fusions share: recognition by source code, skipped objects, and fallback to the original
+method."""
 
 import fnmatch
 import importlib
@@ -57,8 +57,8 @@ def the_same(a, b):
 
 
 def test_fingerprint():
-    """The fingerprint of a function is the same in every Python version and for every layout, and changes
-    with its name."""
+    """The fingerprint of a function is the same in every Python version and for every layout, and changes with its
+    name."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
     words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -70,8 +70,8 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """Yield the installed classes that match a fusion's pattern. For the pattern of all transformers
-    decoders, use only `DECODERS`."""
+    """Yield the installed classes that match a fusion's pattern. For the pattern of all transformers decoders, use only
+    `DECODERS`."""
     module = pattern.rpartition(".")[0]
     if module == "transformers.models":
         modules = DECODERS
@@ -89,8 +89,8 @@ def classes_like(pattern):
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
-    """The classes of each fusion exist, and the fusion recognises their source code.
-    If a pattern covers all transformers models, the fusion recognises some of the classes."""
+    """The classes of each fusion exist, and the fusion recognises their source code. If a pattern covers all
+    transformers models, the fusion recognises some of the classes."""
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
         found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
@@ -101,8 +101,8 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block if its forward or a function that the fusion reimplements has other source code.
-    The reason is reported."""
+    """`patch` skips a block if its forward or a function that the fusion reimplements has other source code. The reason
+    is reported."""
     own = Block.forward
 
     def changed(self, *args, **kwargs):
@@ -121,8 +121,7 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """`patch` fuses a subclass that inherits the supported method, and skips a subclass that overrides this
-    method."""
+    """`patch` fuses a subclass that inherits the supported method, and skips a subclass that overrides this method."""
 
     class Same(Block):
         extra = 1
@@ -143,8 +142,8 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """A fused block computes its norms itself. The report says that such a norm module runs only if the block
-    runs its original method."""
+    """A fused block computes its norms itself. The report says that such a norm module runs only if the block runs its
+    original method."""
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
     assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}
@@ -190,8 +189,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """For calls that the kernels do not support, a fused block returns the unpatched block's result bit for
-    bit."""
+    """For calls that the kernels do not support, a fused block returns the unpatched block's result bit for bit."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
@@ -212,8 +210,7 @@ def test_calls_for_the_own_method(what, ran):
 
 
 def test_copies_and_two_models():
-    """Copies and pickles of a patched model stay patched. Patching one model does not change another
-    model."""
+    """Copies and pickles of a patched model stay patched. Patching one model does not change another model."""
     import copy
     import pickle
 

@@ -28,8 +28,8 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels.
-    Its norms have weights here, which they lack in the published models."""
+    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels. Its norms have weights
+    here, which they lack in the published models."""
     import diffusers
 
     def make(dtype, device):
@@ -54,8 +54,8 @@ def test_single_attention(device):
 
 
 def test_convolutional_projections(device):
-    """A fused SD 1.5 block matches the original block.
-    Convolutional projections give rows with non-contiguous columns, which the fused block copies."""
+    """A fused SD 1.5 block matches the original block. Convolutional projections give rows with non-contiguous columns,
+    which the fused block copies."""
 
     def make(dtype, device):
         return sdxl(dtype, device, linear=False)
@@ -83,8 +83,8 @@ def positioned(dtype, device):
 
 
 def test_positions(device):
-    """A fused block adds positional embeddings after each norm. Compiled, Inductor generates these norms
-    instead of oxiwarp."""
+    """A fused block adds positional embeddings after each norm. Compiled, Inductor generates these norms instead of
+    oxiwarp."""
 
     def make_input(dtype, device):
         return dict(hidden_states=random((2, 8, 32), dtype, device))
@@ -140,8 +140,7 @@ def test_blocks_that_are_left():
 
 
 def test_calls_that_run_the_own_method(device):
-    """A fused block runs its original method for GLIGEN's additional attention, and if one of its norms has a
-    hook."""
+    """A fused block runs its original method for GLIGEN's additional attention, and if one of its norms has a hook."""
     from diffusers.models.attention import BasicTransformerBlock
 
     block = build(
@@ -164,9 +163,8 @@ def test_calls_that_run_the_own_method(device):
 
 
 def test_default_processors():
-    """`set_default_attn_processor` works on a patched model.
-    diffusers looks up the classes of processors in tuples, so a replaced processor's class must equal the
-    original class."""
+    """`set_default_attn_processor` works on a patched model. diffusers looks up the classes of processors in tuples, so
+    a replaced processor's class must equal the original class."""
     diffusers = pytest.importorskip("diffusers")
     unet = sdxl()
     vae = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4)
@@ -181,8 +179,8 @@ def test_default_processors():
 
 
 def test_other_classes_are_others():
-    """The class of a replaced processor equals itself and the original class. It differs from all other
-    classes, derived ones included."""
+    """The class of a replaced processor equals itself and the original class. It differs from all other classes,
+    derived ones included."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
     oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")

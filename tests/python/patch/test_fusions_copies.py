@@ -1,5 +1,4 @@
-"""Tests of fused blocks in models that copied the forward of a known block, and of inputs with non-contiguous
-rows."""
+"""Tests of fused blocks in models that copied the forward of a known block, and of inputs with non-contiguous rows."""
 
 import importlib
 
@@ -42,8 +41,8 @@ def block(name):
 
 
 def inputs(name, device, by_columns):
-    """Return image tokens, an embedding, and text tokens if the block takes them.
-    With `by_columns`, the last dimension of the image tokens is not contiguous."""
+    """Return image tokens, an embedding, and text tokens if the block takes them. With `by_columns`, the last dimension
+    of the image tokens is not contiguous."""
     image = random((BATCH, IMAGE, DIM), torch.float32, device)
     if by_columns:
         image = image.transpose(1, 2).contiguous().transpose(1, 2)
@@ -91,8 +90,7 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """If a second norm of a patched SD3 block has a hook, the hook runs, and only this block runs its
-    original method.
+    """If a second norm of a patched SD3 block has a hook, the hook runs, and only this block runs its original method.
     The last SD3 block has no second text norm."""
     sd3 = FAMILIES["sd3"]
     stock, model = build(sd3), build(sd3)

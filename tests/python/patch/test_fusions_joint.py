@@ -1,5 +1,4 @@
-"""Tests of fused blocks over text and image tokens: they return the original values and run oxiwarp
-kernels."""
+"""Tests of fused blocks over text and image tokens: they return the original values and run oxiwarp kernels."""
 
 import inspect
 from collections import Counter
@@ -29,8 +28,8 @@ def fused(model, **options):
 )
 @FAMILY
 def test_values(name, dtype, mode, device):
-    """Every fused kernel runs, and results differ from the unpatched model only by rounding errors. After
-    `unpatch` the results are exact."""
+    """Every fused kernel runs, and results differ from the unpatched model only by rounding errors. After `unpatch` the
+    results are exact."""
     family = FAMILIES[name]
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
@@ -67,8 +66,8 @@ def is_ours(node):
 
 @FAMILY
 def test_compiles(name, device):
-    """A patched model compiles to one graph that contains the oxiwarp kernels, except operators that are left
-    to Inductor."""
+    """A patched model compiles to one graph that contains the oxiwarp kernels, except operators that are left to
+    Inductor."""
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)
@@ -99,8 +98,7 @@ def test_gradients(name):
 
 @FAMILY
 def test_other_calls(name):
-    """Under autocast and for float64, a fused model runs the original methods and calls no oxiwarp
-    operator."""
+    """Under autocast and for float64, a fused model runs the original methods and calls no oxiwarp operator."""
     family = FAMILIES[name]
     stock, model = build(family), fused(build(family))
     with Operators() as operators:
@@ -126,8 +124,7 @@ def fused_parts(model):
 
 @FAMILY
 def test_changed_source(name, monkeypatch):
-    """`patch` skips an object whose method has other source code than the fusion knows, and reports the
-    reason."""
+    """`patch` skips an object whose method has other source code than the fusion knows, and reports the reason."""
     family = FAMILIES[name]
     model = build(family)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -146,8 +143,8 @@ def test_changed_source(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["qwen_image", "sd3.5"])
 def test_signatures_of_processors(name, monkeypatch):
-    """Fused methods read the signatures of processors once, not at every call.
-    Qwen-Image's processor and its module name the third argument differently, so it is passed by keyword."""
+    """Fused methods read the signatures of processors once, not at every call. Qwen-Image's processor and its module
+    name the third argument differently, so it is passed by keyword."""
     family, looked_up = FAMILIES[name], []
     model = build(family)
     expected = step(family, model)

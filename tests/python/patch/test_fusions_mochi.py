@@ -27,8 +27,8 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """In grad mode, fused attention concatenates the tokens as the original processor does.
-    If `pos_frequencies`, which determines the RoPE tables, is trained, the original processor runs."""
+    """In grad mode, fused attention concatenates the tokens as the original processor does. If `pos_frequencies`, which
+    determines the RoPE tables, is trained, the original processor runs."""
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     check_gradients(model, inputs, {ADA: 7})
     oxiwarp.unpatch(model)
@@ -37,8 +37,8 @@ def test_mochi_gradients(device):
 
 
 def test_mochi_compiled(device):
-    """torch.compile captures a patched model in one graph with `capture_dynamic_output_shape_ops`.
-    The number of valid tokens depends on data."""
+    """torch.compile captures a patched model in one graph with `capture_dynamic_output_shape_ops`. The number of valid
+    tokens depends on data."""
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         expected = EXPECTED | {"qk_norm_rope": 6}
         check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), expected)
@@ -64,8 +64,8 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A fused block runs its original method if a norm inside one of its norms has a hook.
-    `patch` skips a block whose norms have different eps values."""
+    """A fused block runs its original method if a norm inside one of its norms has a hook. `patch` skips a block whose
+    norms have different eps values."""
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -79,8 +79,8 @@ def test_mochi_calls_that_run_the_own_method(device):
 
 
 def test_mochi_finds_valid_tokens_once(device):
-    """The indices of valid tokens are computed once for all blocks, and again if the mask changes.
-    This computation synchronizes with the GPU."""
+    """The indices of valid tokens are computed once for all blocks, and again if the mask changes. This computation
+    synchronizes with the GPU."""
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -120,9 +120,8 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """Cached indices of valid tokens belong to one mask tensor. Copies and pickles of the mask do not contain
-    the indices.
-    The indices are also correct in inference mode and inside torch.func transforms."""
+    """Cached indices of valid tokens belong to one mask tensor. Copies and pickles of the mask do not contain the
+    indices. The indices are also correct in inference mode and inside torch.func transforms."""
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

@@ -77,8 +77,8 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """From every call, a processor receives the same arguments through a patched attention module as through
-    the original."""
+    """From every call, a processor receives the same arguments through a patched attention module as through the
+    original."""
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
@@ -108,8 +108,7 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """After the first step, a patched model reads no signature. The report has a row for the attention
-    modules."""
+    """After the first step, a patched model reads no signature. The report has a row for the attention modules."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -137,8 +136,8 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask` without a copy.
-    For other sizes, and if that method has unknown source code, `mask_of_heads` calls the method."""
+    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask` without a copy. For other sizes, and if
+    that method has unknown source code, `mask_of_heads` calls the method."""
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)
@@ -153,8 +152,8 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """Compiled code runs a hook on a norm inside a fused block if the hook exists at compile time.
-    As in an unpatched model, a later hook runs only if torch.compile guards on hooks."""
+    """Compiled code runs a hook on a norm inside a fused block if the hook exists at compile time. As in an unpatched
+    model, a later hook runs only if torch.compile guards on hooks."""
     model, seen = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
     compiled = torch.compile(model, backend="eager")
@@ -179,8 +178,8 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """The patched `Timesteps` module returns the original bits and dtype at the first and later calls, and in
-    inference mode."""
+    """The patched `Timesteps` module returns the original bits and dtype at the first and later calls, and in inference
+    mode."""
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)
@@ -206,9 +205,8 @@ def test_timesteps_of_several_modules(device):
 
 
 def test_timesteps_gradient():
-    """Under torch.func and autograd, the patched `Timesteps` module gives the original gradient.
-    Frequencies that were computed inside a transform are not cached. Frequencies from inference mode are
-    cached and stay usable."""
+    """Under torch.func and autograd, the patched `Timesteps` module gives the original gradient. Frequencies that were
+    computed inside a transform are not cached. Frequencies from inference mode are cached and stay usable."""
     module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
     oxiwarp.patch(module)
     timesteps.frequencies.store.clear()

@@ -1,5 +1,5 @@
-"""Tests of `residual_layer_norm`: it computes a LayerNorm with weight and bias by `gated_residual_ada_norm`,
-with a cached row of zeros as scale."""
+"""Tests of `residual_layer_norm`: it computes a LayerNorm with weight and bias by `gated_residual_ada_norm`, with a
+cached row of zeros as scale."""
 
 import pytest
 import torch
@@ -68,8 +68,8 @@ def test_fake_zeros(device):
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 def test_inductor_has_a_sum_without_a_gate(gated, device):
-    """Under torch.compile, a residual sum without a gate becomes torch's sum and LayerNorm. With a gate it
-    stays an oxiwarp kernel."""
+    """Under torch.compile, a residual sum without a gate becomes torch's sum and LayerNorm. With a gate it stays an
+    oxiwarp kernel."""
     x, y = random((2, 5, 96), torch.bfloat16, device), random((2, 5, 96), torch.bfloat16, device, seed=1)
     gate = random((2, 1, 96), torch.bfloat16, device, seed=2) if gated else None
     norm, targets = norm_of(96, torch.bfloat16, device), []
@@ -86,8 +86,8 @@ def test_inductor_has_a_sum_without_a_gate(gated, device):
 
 
 def test_no_zeros_of_a_captured_graph_are_kept(cuda):
-    """Zeros made during CUDA graph capture are not cached, because their memory belongs to the graph. They
-    are zero at replay."""
+    """Zeros made during CUDA graph capture are not cached, because their memory belongs to the graph. They are zero at
+    replay."""
     x, norm = random((2, 3, 16), torch.bfloat16, cuda), norm_of(16, torch.bfloat16, cuda)
     right = residual_layer_norm(x, x, norm, "exact")
     _stream.row.store.clear()

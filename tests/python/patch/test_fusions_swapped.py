@@ -1,5 +1,4 @@
-"""Tests of submodules that a fused method does not call, and that another module replaces before or after
-`patch`."""
+"""Tests of submodules that a fused method does not call, and that another module replaces before or after `patch`."""
 
 import copy
 import pickle
@@ -20,9 +19,8 @@ from oxiwarp.patching.fusions import FUSIONS
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """If a submodule that the fused method does not call is wrapped after `patch`, the original method runs.
-    The fused method runs again after the wrapper is removed. The wrapper has all attributes of the wrapped
-    module."""
+    """If a submodule that the fused method does not call is wrapped after `patch`, the original method runs. The fused
+    method runs again after the wrapper is removed. The wrapper has all attributes of the wrapped module."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -103,9 +101,8 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """A fused block uses the weights and eps of another norm of the same class.
-    The block calls a norm if it is wrapped, lacks parameters or has a derived class. The same holds for
-    copies."""
+    """A fused block uses the weights and eps of another norm of the same class. The block calls a norm if it is
+    wrapped, lacks parameters or has a derived class. The same holds for copies."""
     stock, given = refiner()
     ours = copy.deepcopy(stock)
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -173,8 +170,8 @@ def test_compiled():
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 def test_eps_changed_after_patch():
-    """A fused Mochi block matches the unpatched block if the eps of one norm changes after `patch`.
-    One kernel computes several norms and takes a single eps."""
+    """A fused Mochi block matches the unpatched block if the eps of one norm changes after `patch`. One kernel computes
+    several norms and takes a single eps."""
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -185,8 +182,7 @@ def test_eps_changed_after_patch():
 @pytest.mark.filterwarnings("ignore:Unsupported layer type")  # peft warns for every norm
 @pytest.mark.parametrize("name", ["sdxl", "wan", "cogvideox", "hunyuan_video", "ltx"])
 def test_ln_tuning(name):
-    """peft's `LNTuningConfig` on all norms with parameters takes effect in a model that was already
-    patched."""
+    """peft's `LNTuningConfig` on all norms with parameters takes effect in a model that was already patched."""
     peft = pytest.importorskip("peft")
     make, make_input = MODELS[name]
     outputs = []

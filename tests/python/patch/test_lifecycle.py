@@ -32,8 +32,8 @@ def assert_patched(model, expected):
 
 
 def test_state_dict():
-    """The state dict of a patched model has the original keys and tensors. The patched and the unpatched
-    model load each other's state dict."""
+    """The state dict of a patched model has the original keys and tensors. The patched and the unpatched model load
+    each other's state dict."""
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
@@ -46,8 +46,7 @@ def test_state_dict():
 
 
 def test_safetensors(tmp_path):
-    """The safetensors file of a patched model equals the file of the unpatched model, and loads into either
-    model."""
+    """The safetensors file of a patched model equals the file of the unpatched model, and loads into either model."""
     safetensors = pytest.importorskip("safetensors.torch")
     stock, model = net(), patched_net()
     for name, saved in (("stock", stock), ("patched", model)):
@@ -71,8 +70,7 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """isinstance, class names and signatures of patched modules are unchanged, because other code relies on
-    them."""
+    """isinstance, class names and signatures of patched modules are unchanged, because other code relies on them."""
     import inspect
 
     model, stock = patched_net(), net()
@@ -148,8 +146,8 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """For weights and widths that the kernel does not support, a patched norm runs its original forward or
-    raises the original error."""
+    """For weights and widths that the kernel does not support, a patched norm runs its original forward or raises the
+    original error."""
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
         module = nn.RMSNorm(96, eps=1e-6)
@@ -205,9 +203,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 
 def test_patched_again_after_a_parametrization():
-    """`patch` and `unpatch` work after a parametrization was added to a patched module and removed again.
-    A parametrization derives a class from oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class
-    back."""
+    """`patch` and `unpatch` work after a parametrization was added to a patched module and removed again. A
+    parametrization derives a class from oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class back."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -301,8 +298,7 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """A deleted module that was patched is freed with its parameters and with the classes made only for
-    it."""
+    """A deleted module that was patched is freed with its parameters and with the classes made only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:
@@ -327,8 +323,8 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """Threads that patch modules of one class at once create one subclass per recipe, so that every module
-    can be copied."""
+    """Threads that patch modules of one class at once create one subclass per recipe, so that every module can be
+    copied."""
     methods = NormRecipe.methods
 
     def slow(recipe, base):

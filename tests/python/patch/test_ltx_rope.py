@@ -46,8 +46,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """Tables are cached per size and scale, independent of the batch size. Another size, scale or module
-    constant gives other tables."""
+    """Tables are cached per size and scale, independent of the batch size. Another size, scale or module constant gives
+    other tables."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -72,8 +72,7 @@ def test_rope_trained_after_inference_mode():
 
 
 def test_rope_is_not_copied():
-    """Neither copies nor pickles of the module contain the cached tables. The cache does not keep the module
-    alive."""
+    """Neither copies nor pickles of the module contain the cached tables. The cache does not keep the module alive."""
     module = patched_rope()
     module(x(), 2, 3, 4)
     assert kept[module] and copy.deepcopy(module) not in kept
@@ -98,9 +97,8 @@ def test_rope_is_forgotten():
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
-    """If a caller modifies the cached tables, attention reads the full tables, and the next call returns
-    correct tables.
-    Attention also reads full tables if cos and sin do not come from one cached pair."""
+    """If a caller modifies the cached tables, attention reads the full tables, and the next call returns correct
+    tables. Attention also reads full tables if cos and sin do not come from one cached pair."""
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):
@@ -114,8 +112,8 @@ def test_tables_that_are_written_to(inference):
 
 
 def test_rope_leaves_the_rest(monkeypatch):
-    """Given coordinates, a hooked module and fake tensors run the original forward. Tables larger than
-    `MOST_BYTES` are not cached."""
+    """Given coordinates, a hooked module and fake tensors run the original forward. Tables larger than `MOST_BYTES` are
+    not cached."""
     coordinates = random((2, 3, 24), torch.float32, "cpu")
     assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
     module = patched_rope()
@@ -154,8 +152,7 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """Tables computed inside a torch.func transform are not cached, because they must not outlive the
-    transform."""
+    """Tables computed inside a torch.func transform are not cached, because they must not outlive the transform."""
     module = patched_rope()
 
     def total(scale):
@@ -170,8 +167,8 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """Fused attention reads tables of half width, which contain each angle once, in eager mode and compiled.
-    If a hook copies the tables, attention reads the full tables, with the same result."""
+    """Fused attention reads tables of half width, which contain each angle once, in eager mode and compiled. If a hook
+    copies the tables, attention reads the full tables, with the same result."""
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)
     widths, op = [], fused_ltx.qk_norm_rope

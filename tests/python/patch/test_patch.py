@@ -31,8 +31,7 @@ def kernel_calls(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_norm(dtype, device, kernel_calls):
-    """Each kind of norm runs the kernel. The result has the dtype, strides and roundings of the original
-    forward."""
+    """Each kind of norm runs the kernel. The result has the dtype, strides and roundings of the original forward."""
     model, x = net(dtype, device), random((3, 7, 64), dtype, device)
     own = {name: getattr(model, name)(x) for name in NORMS}
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -47,8 +46,8 @@ def test_each_norm(dtype, device, kernel_calls):
 @pytest.mark.parametrize("make", [ltx, qwen, t5])
 @pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
 def test_models(make, dtype, device, kernel_calls):
-    """In real architectures `patch` replaces all norms, and the output differs only by rounding errors.
-    `unpatch` restores the exact output."""
+    """In real architectures `patch` replaces all norms, and the output differs only by rounding errors. `unpatch`
+    restores the exact output."""
     model = make(dtype, device)
 
     def forward(model, dtype=dtype):
@@ -112,8 +111,7 @@ def test_twice():
 
 
 def test_what_runs_the_own_forward(kernel_calls):
-    """CPU tensors without `cpu_kernels`, autocast, float64 and mixed dtypes run the original forward and no
-    kernel."""
+    """CPU tensors without `cpu_kernels`, autocast, float64 and mixed dtypes run the original forward and no kernel."""
     model, x = net(), net_input()
     stock = model(x)
     oxiwarp.patch(model)
@@ -142,8 +140,7 @@ def test_keyword_argument(kernel_calls):
 
 
 def layouts(dtype, device):
-    """Yield name, input, and whether the kernel supports the input's layout. The layouts occur in attention
-    code."""
+    """Yield name, input, and whether the kernel supports the input's layout. The layouts occur in attention code."""
     x = random((2, 4, 6, 64), dtype, device)
     yield "contiguous", x, True
     yield "heads transposed", x.transpose(1, 2), True
@@ -165,8 +162,8 @@ def layouts(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layouts(dtype, device, kernel_calls):
-    """Every layout gives the original result and strides. If the rows are regular in any order, the kernel
-    reads the input without a copy."""
+    """Every layout gives the original result and strides. If the rows are regular in any order, the kernel reads the
+    input without a copy."""
     model = net(dtype, device)
     for name in NORMS[:3]:
         norm = getattr(model, name)
@@ -196,8 +193,8 @@ def test_only_and_skip():
 
 
 def test_pipelines():
-    """`patch` accepts an object with `.components` or `.model` as a pipeline, and raises TypeError for any
-    other object than a module."""
+    """`patch` accepts an object with `.components` or `.model` as a pipeline, and raises TypeError for any other object
+    than a module."""
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
@@ -299,8 +296,8 @@ def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps
 
 
 def test_attention_by_itself():
-    """`patch` on a single attention module also replaces its processor. The report uses names relative to
-    this module."""
+    """`patch` on a single attention module also replaces its processor. The report uses names relative to this
+    module."""
     attention = ltx().transformer_blocks[0].attn1
     report = oxiwarp.patch(attention)
     assert {"processor", "norm_q", "norm_k"} <= set(report.names)

@@ -1,5 +1,5 @@
-"""Tests of `patch(..., attention=True)`, which makes fused processors call `oxiwarp.attention` where it was
-measured to be faster."""
+"""Tests of `patch(..., attention=True)`, which makes fused processors call `oxiwarp.attention` where it was measured to
+be faster."""
 
 import copy
 import math
@@ -71,8 +71,8 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """A backend that the user sets on the model or around the call stays active, also if it is torch's
-    default backend."""
+    """A backend that the user sets on the model or around the call stays active, also if it is torch's default
+    backend."""
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -153,9 +153,8 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """With dynamic sizes, the choice of attention adds few guards to the compiled graph and equals the choice
-    in eager mode.
-    50 guards would take minutes to compile."""
+    """With dynamic sizes, the choice of attention adds few guards to the compiled graph and equals the choice in eager
+    mode. 50 guards would take minutes to compile."""
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
         Counted.compared = 0
@@ -215,8 +214,7 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """Return a copy of the linear with the first half of each weight block, as on one of two tensor-parallel
-    ranks.
+    """Return a copy of the linear with the first half of each weight block, as on one of two tensor-parallel ranks.
     `sizes` are the sizes of the blocks along `dim`: 0 for rows, 1 for columns."""
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
@@ -230,8 +228,8 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """A patched model matches if its linear layers have half of the heads and of the feed-forward columns.
-    One of two tensor-parallel ranks has such layers."""
+    """A patched model matches if its linear layers have half of the heads and of the feed-forward columns. One of two
+    tensor-parallel ranks has such layers."""
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)
@@ -307,8 +305,7 @@ def test_replaced_sdpa(name, calls, measured, monkeypatch):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_kept_results(name, measured):
-    """If a hook stores an attention result, the result shares no memory with the tensors that the block
-    uses."""
+    """If a hook stores an attention result, the result shares no memory with the tensors that the block uses."""
     family, dtype, kept = FAMILIES[name], torch.bfloat16, []
     model = build(family, dtype)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)

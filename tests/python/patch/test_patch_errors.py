@@ -77,8 +77,8 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """If a `patched` block calls `unpatch`, the modules that were replaced before the block are replaced
-    again after it."""
+    """If a `patched` block calls `unpatch`, the modules that were replaced before the block are replaced again after
+    it."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())
@@ -89,8 +89,8 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """After its block, `patched` restores modules that the block removed. It does not change modules that the
-    block inserted in their place."""
+    """After its block, `patched` restores modules that the block removed. It does not change modules that the block
+    inserted in their place."""
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)
     with oxiwarp.patched(model, cpu_kernels=True):

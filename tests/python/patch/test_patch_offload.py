@@ -1,5 +1,4 @@
-"""Tests of offloading patched models with accelerate and diffusers: by module, component, block group or leaf
-group."""
+"""Tests of offloading patched models with accelerate and diffusers: by module, component, block group or leaf group."""
 
 import pytest
 import torch
@@ -13,8 +12,9 @@ import oxiwarp
 def test_accelerate_offload(make, order):
     """accelerate's CPU offload works before and after `patch`, and its hooks can be removed.
 
-    The offloaded weights are on the meta device between calls. With hooks a norm runs as a module instead of
-    inside a fused kernel, so its sum may have another order."""
+    The offloaded weights are on the meta device between calls. With hooks a norm runs as a module instead of inside a
+    fused kernel, so its sum may have another order.
+    """
     accelerate = pytest.importorskip("accelerate")
 
     def same(y, expected):
@@ -72,8 +72,7 @@ def forward(model, device="cpu"):
 @pytest.mark.parametrize("offload_type", ["block_level", "leaf_level"])
 @pytest.mark.parametrize("order", ["patch first", "hooks first"])
 def test_group_offload(order, offload_type, device):
-    """`patch` and `unpatch` find the forwards that diffusers' group offloading hooks replaced on the
-    instance."""
+    """`patch` and `unpatch` find the forwards that diffusers' group offloading hooks replaced on the instance."""
     hooks = pytest.importorskip("diffusers.hooks")
     reference = ltx(device=device)
     stock = forward(reference, device)
@@ -113,9 +112,8 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' first-block cache works with a patched model: in a second equal step it skips all blocks
-    except the first.
-    The cache looks up blocks by class."""
+    """diffusers' first-block cache works with a patched model: in a second equal step it skips all blocks except the
+    first. The cache looks up blocks by class."""
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()
     stock = model(**inputs)[0]

@@ -1,7 +1,8 @@
 """Tests of patched models with operands that have other strides, dtypes or batch sizes.
 
-A submodule may be an adapter, a wrapped linear or hooked. torch's operators promote, broadcast and read any
-strides, so the unpatched model accepts its results. The patched model must return the same result."""
+A submodule may be an adapter, a wrapped linear or hooked. torch's operators promote, broadcast and read any strides, so
+the unpatched model accepts its results. The patched model must return the same result.
+"""
 
 import pytest
 import torch
@@ -56,8 +57,8 @@ def branches(name, module):
 
 
 def added(name, module):
-    """Whether a module is an attention or feed-forward outside of single-stream blocks.
-    Single-stream blocks concatenate both results before the sum."""
+    """Whether a module is an attention or feed-forward outside of single-stream blocks. Single-stream blocks
+    concatenate both results before the sum."""
     return branches(name, module) and "single" not in name
 
 
@@ -76,8 +77,8 @@ def hook(models, which, change):
 
 
 def check(models, inputs, within=None):
-    """Check that the patched model runs fused kernels and returns the unpatched model's results.
-    `within` is the allowed error relative to the largest value."""
+    """Check that the patched model runs fused kernels and returns the unpatched model's results. `within` is the
+    allowed error relative to the largest value."""
     stock, ours = models
     expected = results(stock, ((), inputs))
     with Operators() as operators:
@@ -120,8 +121,8 @@ def test_branches_by_columns(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_branches(name):
-    """Attentions and feed-forwards may return bfloat16 in a float32 model. The tolerance is 1e-2, because
-    bfloat16 has a relative precision of 1/256."""
+    """Attentions and feed-forwards may return bfloat16 in a float32 model. The tolerance is 1e-2, because bfloat16 has
+    a relative precision of 1/256."""
     models = pair(name)
     hook(models, branches, torch.Tensor.bfloat16)
     check(models, MODELS[name][1](), within=1e-2)
@@ -208,8 +209,7 @@ def streams(x):
     "cls", ["AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"]
 )
 def test_wide_modulations(cls):
-    """A modulated norm in bfloat16 whose linear returns float32 gives the dtype that torch's promotion
-    gives."""
+    """A modulated norm in bfloat16 whose linear returns float32 gives the dtype that torch's promotion gives."""
     from diffusers.models import normalization
 
     torch.manual_seed(0)
@@ -227,8 +227,8 @@ def test_wide_modulations(cls):
 @pytest.mark.parametrize("change", [by_columns, torch.Tensor.bfloat16, one_batch], ids=["columns", "narrow", "batch"])
 @pytest.mark.parametrize("name", ["flux", "Llama"])
 def test_compiled(name, change):
-    """A patched model whose submodules return other strides, dtypes or batch sizes compiles to one graph and
-    matches the unpatched model."""
+    """A patched model whose submodules return other strides, dtypes or batch sizes compiles to one graph and matches
+    the unpatched model."""
     models, inputs = pair(name), MODELS[name][1]()
     hook(models, added, change)
     torch._dynamo.reset()
@@ -252,8 +252,7 @@ def test_gradients(change):
 
 
 def called(model, inputs):
-    """Return the names of the called linears, activations, attentions and feed-forwards, in the order of
-    calls."""
+    """Return the names of the called linears, activations, attentions and feed-forwards, in the order of calls."""
     order, kinds = [], (nn.Linear, nn.GELU, nn.SiLU)
     for name, module in model.named_modules():
         if isinstance(module, kinds) or branches(name, module):

@@ -19,8 +19,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Record the names of the fusions with kernels whose methods run, and "norm" for each norm call with
-    gradients."""
+    """Record the names of the fusions with kernels whose methods run, and "norm" for each norm call with gradients."""
     seen = []
     for name, fusion in FUSIONS.items():
         if not fusion.kernels:
@@ -82,8 +81,7 @@ def test_norms(dtype, device, ran):
 
 
 def test_gradients(device, ran):
-    """Fused blocks, processors and feed-forwards run in grad mode and give every gradient of the unpatched
-    model."""
+    """Fused blocks, processors and feed-forwards run in grad mode and give every gradient of the unpatched model."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))
@@ -92,8 +90,8 @@ def test_gradients(device, ran):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing(use_reentrant, device, ran):
-    """A patched model with activation checkpointing gives the same gradients as without, and recomputes its
-    fused blocks."""
+    """A patched model with activation checkpointing gives the same gradients as without, and recomputes its fused
+    blocks."""
     model = learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     expected = gradients(model, ltx_input(device=device))
@@ -143,8 +141,8 @@ def replace_linears(model, by):
 @pytest.mark.parametrize("order", ["linears first", "patch first"])
 @pytest.mark.parametrize("linear", [LoRA, Quantised])
 def test_other_linears(linear, order, mode, ran):
-    """Adapters and quantized linears in place of every linear are called and trained, whether inserted before
-    or after `patch`."""
+    """Adapters and quantized linears in place of every linear are called and trained, whether inserted before or after
+    `patch`."""
     stock, model = replace_linears(ltx(), linear), ltx()
     steps = [
         lambda model: replace_linears(model, linear),
@@ -158,8 +156,8 @@ def test_other_linears(linear, order, mode, ran):
 
 @pytest.mark.parametrize("order", ["adapters first", "patch first"])
 def test_peft(order, ran):
-    """Adapters that diffusers manages with peft can be added, disabled, enabled, fused and unfused on a
-    patched model."""
+    """Adapters that diffusers manages with peft can be added, disabled, enabled, fused and unfused on a patched
+    model."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v", "to_out.0", "proj"])
 
@@ -189,8 +187,8 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast every block and norm runs its original method, so the gradients equal the original ones
-    bit for bit."""
+    """Under autocast every block and norm runs its original method, so the gradients equal the original ones bit for
+    bit."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):
@@ -201,8 +199,7 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """Fused blocks also run in inference mode, whose tensors have no version counters, and return the same
-    result."""
+    """Fused blocks also run in inference mode, whose tensors have no version counters, and return the same result."""
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -215,8 +212,7 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """A second derivative through the kernels raises RuntimeError. After `unpatch` the second derivative
-    works."""
+    """A second derivative through the kernels raises RuntimeError. After `unpatch` the second derivative works."""
     model, x = net().requires_grad_(), net_input().requires_grad_()
     oxiwarp.patch(model, cpu_kernels=True)
 

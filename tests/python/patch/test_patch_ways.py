@@ -1,5 +1,5 @@
-"""Tests of patching a model in parts, repeatedly or temporarily: results match the unpatched model, and
-`unpatch` restores its state."""
+"""Tests of patching a model in parts, repeatedly or temporarily: results match the unpatched model, and `unpatch`
+restores its state."""
 
 import gc
 import weakref
@@ -116,8 +116,8 @@ def test_way(way, column):
 
 @pytest.mark.filterwarnings(MOCHI)
 def test_models_are_freed():
-    """Models that were patched, called, unpatched and patched again are freed after deletion, with all
-    modules and parameters."""
+    """Models that were patched, called, unpatched and patched again are freed after deletion, with all modules and
+    parameters."""
     alive = {}
     for name, (make, inputs, _) in MODELS.items():
         model = make()

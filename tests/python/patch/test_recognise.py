@@ -135,8 +135,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """A norm that adds eps outside of the square root is not recognised, also for a small eps.
-    In 16 bits, only rows of about the magnitude of eps show the difference."""
+    """A norm that adds eps outside of the square root is not recognised, also for a small eps. In 16 bits, only rows of
+    about the magnitude of eps show the difference."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -172,8 +172,8 @@ def test_depends_on_more_than_rows(forward, reason):
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):
-    """`patch` must skip a norm with an eps that the operator rejects. The original forward accepts this eps,
-    but the kernel call would raise an error."""
+    """`patch` must skip a norm with an eps that the operator rejects. The original forward accepts this eps, but the
+    kernel call would raise an error."""
     with pytest.raises(Unsuitable, match=reason):
         recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
 
@@ -191,9 +191,8 @@ def test_weights_of_other_widths():
 
 
 def test_forward_replaced_in_the_class():
-    """After third-party code replaced the class's forward, `patch` probes the new forward and uses it as the
-    original one.
-    Kernel libraries replace forwards in this way."""
+    """After third-party code replaced the class's forward, `patch` probes the new forward and uses it as the original
+    one. Kernel libraries replace forwards in this way."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)
@@ -206,8 +205,8 @@ def test_forward_replaced_in_the_class():
 
 
 def test_rounded_offset_is_float32_only():
-    """The kernel computes `1 + w` in float32. A norm that rounds this sum to a 16-bit weight dtype is
-    recognised only for float32."""
+    """The kernel computes `1 + w` in float32. A norm that rounds this sum to a 16-bit weight dtype is recognised only
+    for float32."""
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
     assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas
@@ -338,8 +337,8 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """Under FakeTensorMode, `patch` still recognises a norm. The probe leaves this mode, because fake tensors
-    have no values to compare."""
+    """Under FakeTensorMode, `patch` still recognises a norm. The probe leaves this mode, because fake tensors have no
+    values to compare."""
     with FakeTensorMode():
         module = GainRMSNorm()
         oxiwarp.patch(module, cpu_kernels=True)
@@ -360,8 +359,8 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
 
 
 def test_a_norm_that_fsdp2_holds():
-    """`patch` replaces a norm under FSDP2. `fully_shard` gives this norm a class whose `__new__` needs the
-    arguments of `__init__`."""
+    """`patch` replaces a norm under FSDP2. `fully_shard` gives this norm a class whose `__new__` needs the arguments of
+    `__init__`."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         module, x = BeforeWeightRMSNorm(64), torch.randn(5, 64)

@@ -86,8 +86,8 @@ class Cells(HTMLParser):
 
 
 def test_notebook():
-    """`_repr_html_` contains each module path once, every cell of every row, and escapes the markup in class
-    names and reasons."""
+    """`_repr_html_` contains each module path once, every cell of every row, and escapes the markup in class names and
+    reasons."""
     report, page = made(), Cells()
     html = report._repr_html_()
     page.feed(html)

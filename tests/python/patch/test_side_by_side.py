@@ -1,5 +1,4 @@
-"""Tests of `copy_chunks`: it copies aligned tensors in 16-byte chunks, and all other tensors with torch's
-copy."""
+"""Tests of `copy_chunks`: it copies aligned tensors in 16-byte chunks, and all other tensors with torch's copy."""
 
 import pytest
 import torch
@@ -13,8 +12,7 @@ BF16 = torch.bfloat16
 
 
 def beside(columns, first=0, dtype=BF16, device="cpu"):
-    """Return a tensor of NaNs with 40 columns, and a view of `columns` columns that starts at column
-    `first`."""
+    """Return a tensor of NaNs with 40 columns, and a view of `columns` columns that starts at column `first`."""
     whole = torch.full((2, 3, 40), torch.nan, device=device, dtype=dtype)
     return whole, whole[..., first : first + columns]
 

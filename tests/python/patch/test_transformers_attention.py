@@ -51,8 +51,8 @@ def test_refused(device):
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
 def test_autocast(dtype, device):
-    """For a float32 model under autocast, results and gradients match SDPA. RoPE leaves query and key in
-    float32, and both implementations cast them."""
+    """For a float32 model under autocast, results and gradients match SDPA. RoPE leaves query and key in float32, and
+    both implementations cast them."""
     model = build("Llama", torch.float32, device).requires_grad_()
     ids, mask, results = IDS.to(device), padding().to(device), []
     for implementation in IMPLEMENTATIONS:
@@ -67,8 +67,8 @@ def test_autocast(dtype, device):
 
 
 def test_autocast_of_masks(device):
-    """Under autocast, masks and biases are cast too, and the result has autocast's dtype. float64 inputs are
-    not cast and raise an error."""
+    """Under autocast, masks and biases are cast too, and the result has autocast's dtype. float64 inputs are not cast
+    and raise an error."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
     mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
     with torch.autocast(device.type, BF16):
@@ -97,8 +97,8 @@ def test_compiled_autocast(device):
 
 
 def test_narrow_values(device):
-    """Values narrower than keys match SDPA with a mask, causal, and with free cache slots. Gradients have the
-    widths of their inputs."""
+    """Values narrower than keys match SDPA with a mask, causal, and with free cache slots. Gradients have the widths of
+    their inputs."""
     module = torch.nn.Module()
     q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
     k, mask = k.detach()[..., 1:].requires_grad_(), random((2, 1, 6, 6), torch.float32, device) > -0.5
@@ -143,8 +143,7 @@ def test_sinks():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_position_bias(padded, device):
-    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without cached
-    keys."""
+    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without cached keys."""
     sizes = dict(vocab_size=64, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4)
     model = transformers.T5Model(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
     for seed, (name, parameter) in enumerate(model.named_parameters()):
@@ -184,8 +183,8 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """With a cache, a prompt in two parts and one more token match SDPA, also in a patched model. Free slots
-    of a static cache are ignored."""
+    """With a cache, a prompt in two parts and one more token match SDPA, also in a patched model. Free slots of a
+    static cache are ignored."""
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}
     for implementation, patched in zip((*IMPLEMENTATIONS, *IMPLEMENTATIONS), (False, False, True, True), strict=True):

@@ -1,9 +1,9 @@
-"""The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after
-`oxiwarp.patch`.
+"""The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
-A change is a generator function of a model. It changes the model, yields once, and reverts the change. The
-test calls the yielded value in place of the model: a copy, a wrapper or a function. If the value is None, the
-test calls the model."""
+A change is a generator function of a model. It changes the model, yields once, and reverts the change. The test calls
+the yielded value in place of the model: a copy, a wrapper or a function. If the value is None, the test calls the
+model.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +26,7 @@ TAKES_OUT = ("before", "around", "within")
 
 
 class Change(NamedTuple):
-    """A row of the test matrix: a change, the models to which it applies, and the required agreement of
-    results."""
+    """A row of the test matrix: a change, the models to which it applies, and the required agreement of results."""
 
     make: Callable[[nn.Module], AbstractContextManager[Any]]
     models: tuple[str, ...]

@@ -1,5 +1,4 @@
-"""Changes for the patch matrix that affect the call of a model: autocast, inference mode, checkpoints,
-threads."""
+"""Changes for the patch matrix that affect the call of a model: autocast, inference mode, checkpoints, threads."""
 
 import threading
 

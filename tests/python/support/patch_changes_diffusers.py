@@ -1,5 +1,4 @@
-"""Changes for the patch matrix that diffusers and accelerate make to a model: caches, offloading, casts,
-attention."""
+"""Changes for the patch matrix that diffusers and accelerate make to a model: caches, offloading, casts, attention."""
 
 import contextlib
 import functools

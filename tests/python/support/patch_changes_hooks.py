@@ -42,8 +42,8 @@ TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are cal
 
 @change(known=TOKENS_FIRST)
 def watched(model):
-    """Record all calls. In a patched model, each module must get the same arguments by the same names, and
-    return the same result."""
+    """Record all calls. In a patched model, each module must get the same arguments by the same names, and return the
+    same result."""
     made = Watched(model)
     add = [module.register_forward_hook(made.hook, with_kwargs=True, always_call=True) for module in model.modules()]
     with hooked(add):

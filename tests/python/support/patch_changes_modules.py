@@ -1,5 +1,4 @@
-"""Changes for the patch matrix that affect a whole model: copies, other weights, dtypes, memory, trained
-parameters."""
+"""Changes for the patch matrix that affect a whole model: copies, other weights, dtypes, memory, trained parameters."""
 
 import copy
 import functools
@@ -36,8 +35,8 @@ def weights_assigned(model):
 
 @change()
 def through_meta(model):
-    """Move the model to meta and then to empty memory, and copy the weights back. Shared parameters are no
-    longer shared."""
+    """Move the model to meta and then to empty memory, and copy the weights back. Shared parameters are no longer
+    shared."""
 
     def values():
         every = {"remove_duplicate": False}
@@ -79,8 +78,7 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Convert the model to a dtype, except the modules that `wider` returns. The weights stay rounded
-    afterwards."""
+    """Convert the model to a dtype, except the modules that `wider` returns. The weights stay rounded afterwards."""
     nn.Module.to(model, dtype)
     for path in wider(model):
         model.get_submodule(path).float()
@@ -108,8 +106,8 @@ def train_mode(model):
 
 @change(grad=True)
 def dropout(model):
-    """Enable all dropouts. The patched model draws the same random numbers, because it calls dropouts in the
-    same order."""
+    """Enable all dropouts. The patched model draws the same random numbers, because it calls dropouts in the same
+    order."""
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for module in dropouts:
         module.p = 0.5

@@ -1,5 +1,4 @@
-"""Changes for the patch matrix that affect parameters: parametrizations, masks, weights that are not
-parameters."""
+"""Changes for the patch matrix that affect parameters: parametrizations, masks, weights that are not parameters."""
 
 import contextlib
 
@@ -73,8 +72,7 @@ def pruned(model):
 
 @contextlib.contextmanager
 def weights_exchanged(model, paths, give):
-    """Within the context, replace the `weight` parameter of each module by calling `give(module, 2 *
-    weight)`."""
+    """Within the context, replace the `weight` parameter of each module by calling `give(module, 2 * weight)`."""
     old = []
     for path in paths:
         module = model.get_submodule(path)
