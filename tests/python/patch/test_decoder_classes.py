@@ -131,7 +131,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
     """Every supported decoder layer returns its original result with its own norms and MLP or experts. `patch` skips
-    exactly the layers in `LEFT`. The norm after their attention is no RMSNorm or has no weight."""
+    exactly the layers in `LEFT`. In these layers, the norm after the attention is not an RMSNorm or has no weight."""
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)

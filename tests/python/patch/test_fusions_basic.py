@@ -180,7 +180,7 @@ def test_default_processors():
 
 def test_other_classes_are_others():
     """The class of a replaced processor equals itself and the original class. It differs from all other classes,
-    derived ones included."""
+    including derived classes."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
     oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")

@@ -1,5 +1,5 @@
-"""Tests of `patch(..., attention=True)`, which makes fused processors call `oxiwarp.attention` where it was measured to
-be faster."""
+"""Tests of `patch(..., attention=True)`: fused processors call `oxiwarp.attention` for sizes at which it was measured
+to be faster."""
 
 import copy
 import math

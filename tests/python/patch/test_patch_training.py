@@ -187,8 +187,8 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast every block and norm runs its original method, so the gradients equal the original ones bit for
-    bit."""
+    """Under autocast every block and norm runs its original method, so the gradients equal the original gradients bit
+    for bit."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):
