@@ -99,7 +99,7 @@ def test_forms(cols, form, norm, dtype, device):
 
 @DTYPE
 def test_modes_differ(dtype, device):
-    """In 16 bits, mode "exact" differs from "fast" because it rounds after every operator. In float32 they are equal."""
+    """The modes differ in 16 bits, because mode "exact" rounds after every operator. In float32 they are equal."""
     shape = (2, 16, 640)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     exact, fast = (oxiwarp.ada_norm(x, **operands, mode=mode) for mode in ("exact", "fast"))

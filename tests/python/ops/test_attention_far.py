@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.attention` on tensors with strides of up to 2^31 elements: 32-bit offsets would overflow."""
+"""Tests of `oxiwarp.attention` on tensors that span more than 2^31 elements: 32-bit offsets would overflow."""
 
 import pytest
 import torch
@@ -56,9 +56,7 @@ def test_far(sizes, dim, storage):
     inputs = heads(sizes, torch.bfloat16, storage.device)
     dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)
     *far, far_dy = spread([*inputs, dy], storage, dim)
-    (out,) = spread(
-        [torch.zeros_like(dy)], storage[FAR + 2**22 :], dim
-    )  # `out` must not lie between the elements of an input
+    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)  # not between elements of inputs
     assert all((x.shape[dim] - 1) * x.stride(dim) >= FAR for x in (*far, out, far_dy))
     right = oxiwarp.attention(*inputs)
     assert same(oxiwarp.attention(*far, return_lse=True), oxiwarp.attention(*inputs, return_lse=True))

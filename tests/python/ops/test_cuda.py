@@ -185,8 +185,8 @@ def test_executor_agrees(dtype, cuda):
     The float32 bound is 3.57 eps (eps = 2^-23). The GPU's rsqrt contributes 1.07 (2^-22.9), and the rounded rsqrt of
     the executor 0.5. Both round two products, with 0.5 each.
 
-    In 16 bits the difference seldom changes a rounding, and then by one unit. The product with the weight propagates a
-    change of at most eps and is rounded on both devices. The sum is eps + (2 + eps) * eps / 2 relative to the exact
+    In 16 bits the difference seldom changes a rounding, and then by one unit in the last place. The product with the
+    weight propagates a change of at most eps and is rounded on both devices. The sum is eps + (2 + eps) * eps / 2 relative to the exact
     product, which is below 2 * eps * (1 + eps) relative to the rounded one.
     """
     info = torch.finfo(dtype)
@@ -196,7 +196,7 @@ def test_executor_agrees(dtype, cuda):
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            # Below the smallest normal number a unit is no longer relative.
+            # The spacing of subnormal numbers is fixed, so their error is relative to the smallest normal number.
             off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
             assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:
