@@ -10,7 +10,7 @@ from test_compile import backends
 import oxiwarp
 
 X = (2, 3, 96)
-# Shapes of scale and shift: per batch, per token, one vector, per token but shared by batches, mixed, no shift.
+# Shapes of scale and shift: per batch, per token, one vector, per token for all batches, mixed, no shift.
 FORMS = [
     ((2, 1, 96),) * 2,
     ((2, 3, 96),) * 2,
@@ -62,7 +62,7 @@ def test_ada_norm(form, rms, single, dtype, device):
         inputs = operands([X, *form, *rest], dtype, device, single)
         got = gradients(lambda *inputs: ours(*inputs, rms=rms), inputs, [dy])
         right = gradients(lambda *inputs: ada_norm(*inputs, rms=rms), wide(inputs), [dy.double()])
-        shared = form[0] in ((2, 1, 96), (96,))  # else: a row per token, whose gradient torch computes in x's dtype
+        shared = form[0] in ((2, 1, 96), (96,))  # otherwise torch computes the gradient, in x's dtype
         check(got, right, f"ada_norm {form}, rms {rms}", 2, None if shared else dtype)
         assert [g.dtype for g in got] == [x.dtype for x in inputs if x is not None]
 
