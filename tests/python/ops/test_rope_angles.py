@@ -49,7 +49,7 @@ def test_1d_is_torch_on_cuda(cuda):
 
 
 def test_1d_frequencies_are_not_doubled(device):
-    """`rope_1d` rotates pair i by `theta**(-2i/D)`, and not by the exponent -4i/D, which tests of shapes would accept."""
+    """`rope_1d` rotates pair i by `theta**(-2i/D)`. Tests of shapes would also accept the wrong exponent -4i/D."""
     x = torch.zeros(1, 2, 1, 8, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_1d(x)
