@@ -31,7 +31,7 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Disable TF32, which has 10 fraction bits: the inputs of convolutions in compared models differ in the last place."""
+    """Compute convolutions in float32. TF32, with 10 fraction bits, would enlarge differences in the last place."""
     torch.backends.cudnn.allow_tf32 = False
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# Roles of operands with one entry per row, and of operands that broadcast. Cases named `TOKEN` have a scale per row.
+# Roles of operands with one entry per row, and of operands that may broadcast. `TOKEN` marks the name of a case
+# with a separate scale for each row.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"

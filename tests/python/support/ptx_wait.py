@@ -1,6 +1,6 @@
 """Checks in machine code that kernels wait for earlier launches before they access memory.
 
-With programmatic dependent launch, a kernel starts before the launch in front of it has finished.
+With programmatic dependent launch, a kernel may start before the previous kernel has finished.
 """
 
 import re
