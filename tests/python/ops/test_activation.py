@@ -40,7 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        if name != "fatrelu_and_mul":  # it rounds its threshold to the dtype, the float64 reference does not
+        # fatrelu rounds its threshold to the dtype of x. The float64 reference does not.
+        if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
 
@@ -65,7 +66,7 @@ def test_gated_every_16_bit_value(name, dtype, device):
 
 @each
 def test_every_f32_value(name, cuda):
-    """For all 2^32 float32 values, an activation gives the bits of torch's operators."""
+    """For all 2^32 float32 values, every activation equals torch bit for bit."""
     f, step = getattr(oxiwarp, name), 2**27
     for start in range(-(2**31), 2**31, step):
         x = (torch.arange(step, dtype=torch.int32, device=cuda) + start).view(torch.float32)
@@ -139,7 +140,7 @@ def test_strided(cols, dtype, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [40, 129, 2560])
 def test_batch_invariant(cols, dtype, device):
-    """The bits of a row depend neither on the number of rows nor on the row's index."""
+    """The result of a row has the same bits for any number of rows and any row index."""
     x, bias = random((1037, 2 * cols), dtype, device), random((2 * cols,), dtype, device, seed=1)
     for f in (lambda x: oxiwarp.geglu(x), lambda x: oxiwarp.geglu(x, bias=bias), lambda x: oxiwarp.gelu(x, bias)):
         y = f(x)
@@ -150,7 +151,7 @@ def test_batch_invariant(cols, dtype, device):
 
 @pytest.mark.parametrize(("rows", "cols"), [(16128, 8192), (8192, 14336), (300001, 7168)])
 def test_large(rows, cols, cuda):
-    """`gelu` and `geglu` have torch's bits at the shapes of the benchmarks and for more than 2^31 elements."""
+    """`gelu` and `geglu` equal torch bit for bit, at the benchmarks' shapes and for more than 2^31 elements."""
     if torch.cuda.mem_get_info()[0] < 8 * rows * cols:
         pytest.skip("needs more GPU memory")
     x = torch.empty(rows, cols, dtype=torch.bfloat16, device=cuda).normal_()

@@ -51,9 +51,9 @@ def test_gradients(cols, name, dtype, device):
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *GATED])
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
-    """In each mode, a call that records a gradient gives the bits of a call that does not.
+    """In each mode, a call that records a gradient gives the same bits as a call that does not.
 
-    The modes differ for 16-bit `gelu_quick`, because mode "fast" rounds only once.
+    For `gelu_quick` in 16 bits, the two modes differ, because mode "fast" rounds only once.
     """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)
@@ -70,7 +70,7 @@ def test_gated_gradients(cols, name, dtype, device):
     f, eager = GATED[name]
     shapes = [(4, 3, cols), (4, 3, cols), (2 * cols,), (4, 3, cols)]
     first, second, bias, dy = (random(shape, dtype, device, seed) for seed, shape in enumerate(shapes))
-    first[(first.float() - THRESHOLD).abs() < 0.01] = 1.0  # keep away from the step of fatrelu
+    first[(first.float() - THRESHOLD).abs() < 0.01] = 1.0  # fatrelu has no derivative at its threshold
     doubles = [first.double(), second.double()]
     right = gradients(eager, doubles, dy.double())
     check_gradients(gradients(f, [first, second], dy), right, cols, name)

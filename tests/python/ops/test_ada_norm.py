@@ -13,7 +13,7 @@ import oxiwarp
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
-# Arguments of `make`: which optional operands exist, and whether all operands are float32 (`single`).
+# Keyword arguments of `make`: which optional operands exist, and whether all operands are float32 (`single`).
 VARIANTS = [
     dict(),
     dict(shift=False),
@@ -78,7 +78,7 @@ def check(x, norm, operands, what, *, bits):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """At the hidden sizes of models, the variants of Flux, LTX, CogVideoX and Wan have torch's bits."""
+    """At the hidden sizes of models, the variants of Flux, LTX, CogVideoX and Wan equal torch bit for bit on a GPU."""
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     x = random(shape, dtype, device) + 0.5
     for variant in VARIANTS:
@@ -143,7 +143,7 @@ def test_batch_invariant(cols, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", [64, 129, 2048])
 def test_strided_and_unaligned(cols, norm, dtype, device):
-    """Slices and unaligned base addresses of any operand give the bits of contiguous operands."""
+    """Slices and unaligned base addresses of any operand give the same bits as contiguous operands."""
     shape = (2, 3, cols)
     operands = {**make("token", shape, dtype, device, table=True, parameters=True), "x": random(shape, dtype, device)}
     packed = rows(norm=norm, **operands)

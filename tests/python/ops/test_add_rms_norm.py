@@ -48,7 +48,7 @@ def test_same_tensor_twice(device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_is_the_two_steps(dtype, device):
-    """`add_rms_norm` has the bits of `+` followed by `rms_norm`."""
+    """`add_rms_norm` gives the same bits as `+` followed by `rms_norm`."""
     x, residual = random((9, 640), dtype, device), random((9, 640), dtype, device, seed=2)
     weight = make_weight("same", 640, dtype, device)
     y, total = oxiwarp.add_rms_norm(x, residual, weight)

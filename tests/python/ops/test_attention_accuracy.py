@@ -72,7 +72,7 @@ def test_rows_that_see_nothing(dim, device):
         hidden = hidden.expand(2, 2, 130, 1)[..., 0]
         assert torch.equal(lse == -torch.inf, hidden), f"{list(options)}: lse"
         assert torch.equal((y == 0).all(-1).transpose(1, 2), hidden), list(options)
-        assert not dq.transpose(1, 2)[hidden].any(), list(options)  # a query with one key has none either
+        assert not dq.transpose(1, 2)[hidden].any(), list(options)  # dq is also 0 for a query with one key
         assert all(x.isfinite().all() for x in (y, dq, *others))
 
 
@@ -91,7 +91,7 @@ def test_older_gpus(queries, cuda):
 def test_bench(kind, device, capsys):
     """The attention benchmark finds no wrong accuracy, and prints the name of every provider that does not run here.
 
-    On a GPU it uses its own sizes: torch's error over few values varies by up to 5 %.
+    On a GPU, the test uses the sizes of the benchmark, because the error of few values varies by up to 5 %.
     """
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]

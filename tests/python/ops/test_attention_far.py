@@ -52,7 +52,10 @@ def spread(tensors, storage, dim):
     ids=str,
 )
 def test_far(sizes, dim, storage):
-    """Far-apart inputs, incoming gradient and `out` give the results and gradients of contiguous tensors."""
+    """Results and gradients of tensors that span more than 2^31 elements equal those of contiguous copies.
+
+    Inputs, incoming gradient and `out` are such tensors.
+    """
     inputs = heads(sizes, torch.bfloat16, storage.device)
     dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)
     *far, far_dy = spread([*inputs, dy], storage, dim)
@@ -67,7 +70,7 @@ def test_far(sizes, dim, storage):
 
 @pytest.mark.parametrize("dim", [0, 1, 2, 3], ids=["batches", "heads", "queries", "keys"])
 def test_far_mask(dim, storage):
-    """A mask with a large stride in any one dimension gives the results and gradients of a contiguous mask."""
+    """A mask that spans more than 2^31 elements in one dimension acts like its contiguous copy."""
     inputs = heads((2, 70, 40, 2, 2, 64), torch.bfloat16, storage.device)
     dy, mask = (random(x, torch.bfloat16, storage.device, seed=9) for x in (inputs[0].shape, (2, 2, 70, 40)))
     (far,) = spread([mask], storage, dim)

@@ -78,7 +78,7 @@ LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # que
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (9, 2)}, {"softcap": 2.0, "scale": 0.3}], ids=str)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_packed_gradients(layout, options, device):
-    """The gradients of packed sequences have the bits of separate calls.
+    """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
 
     The Hopper kernels do not take packed sequences. To avoid these kernels in the separate calls too, every sequence
     has fewer than 64 queries.
@@ -113,7 +113,7 @@ def test_packed_gradients(layout, options, device):
     ids=str,
 )
 def test_batches_and_repetition(sizes, device):
-    """Results and gradients of a batch element have the same bits in every call, also without the other elements."""
+    """Results and gradients of a batch element have the same bits in every call, with or without other elements."""
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)
     for options in ({}, {"causal": True}):

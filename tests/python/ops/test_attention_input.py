@@ -12,7 +12,7 @@ import oxiwarp
 
 
 def cases(device):
-    """Return arguments, options and the start of the error message, which kernels and fake kernels share."""
+    """Return arguments, options and the start of the error message. Kernels and fake kernels raise the same error."""
     q, k, v = heads((2, 5, 7, 4, 2, 64), torch.bfloat16, device)
     starts = torch.tensor([0, 5], dtype=torch.int32, device=device)
     packed = (q[0], k[0], v[0])

@@ -28,7 +28,10 @@ def beside(q, after, heads_first=False):
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_into_a_buffer(sizes, heads_first, device):
-    """`out` gets the bits of a call without `out`, for several token strides. The other columns stay unchanged."""
+    """A call with `out` gives the same bits as a call without, for several token strides of `out`.
+
+    The other columns of the buffer stay unchanged.
+    """
     q, k, v = heads(sizes, torch.bfloat16, device)
     options = {"layout": "bhsd"} if heads_first else {}
     inputs = [x.transpose(1, 2) for x in (q, k, v)] if heads_first else [q, k, v]

@@ -1,8 +1,8 @@
 """Tests of overlapping launches (programmatic dependent launch): a kernel sees what earlier kernels write.
 
-Each test runs in a new process, because the environment variable `OXIWARP_OVERLAP` enables the overlap. The launches
-are in CUDA graphs. They have so few rows that the blocks of two consecutive launches fit on the GPU together. The
-inputs change with each replay, so that a read that is too early gives a wrong result.
+Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in CUDA
+graphs. They have so few rows that the blocks of two consecutive launches fit on the GPU together. The inputs change
+with each replay, so that a read that is too early gives a wrong result.
 """
 
 import os

@@ -102,7 +102,7 @@ def outcome(form, arguments):
         results = form.info.function(**arguments)
     except (RuntimeError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0].replace("NaN", "nan")
-        return re.sub(r"torch\.(?=(float|int|bool|complex))", "", said)  # a fake names dtypes as torch does
+        return re.sub(r"torch\.(?=(float|int|bool|complex))", "", said)  # fake kernels write `torch.float64`
     results = results if isinstance(results, tuple) else (results,)
     return [(tuple(result.shape), result.dtype) for result in results]
 

@@ -65,7 +65,7 @@ def test_large_table(rows, cols, gib, cuda):
 @DTYPE
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, dtype, device):
-    """`layer_norm` has the bits of torch, or of diffusers' FP32LayerNorm if the parameters are float32."""
+    """On a GPU, `layer_norm` equals torch bit for bit, and FP32LayerNorm if the parameters are float32."""
     x = random((16, cols), dtype, device) + 0.5
     for kinds in PARAMETERS[:3]:
         weight, bias = make(kinds, cols, dtype, device)
@@ -90,7 +90,7 @@ def test_fp32_layer_norm_of_diffusers(dtype, device):
 @DTYPE
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided_and_unaligned(cols, dtype, device):
-    """Slices, expanded rows and unaligned base addresses give the bits of contiguous rows."""
+    """Slices, expanded rows and unaligned base addresses give the same bits as contiguous rows."""
     wide = random((4, 3, 3 * cols), dtype, device)
     weight, bias = make(("same", "f32"), cols, dtype, device)
     views = (wide[..., :cols], wide[..., cols : 2 * cols], wide[1:3, ::2, -cols:], wide[:, 1, :cols], wide[0, 0, :cols])

@@ -55,14 +55,14 @@ def operands(shapes, dtype, device, single=False):
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_ada_norm(form, rms, single, dtype, device):
-    """The gradients of `ada_norm` equal float64, with and without weight, bias and tables."""
+    """The gradients of `ada_norm` match float64, with and without weight, bias and tables."""
     dy = random(X, dtype, device, seed=9)
     tables = [(96,), (96,) if form[1] else None]
     for rest in ([None] * 4, [(96,), (96,), *tables]):
         inputs = operands([X, *form, *rest], dtype, device, single)
         got = gradients(lambda *inputs: ours(*inputs, rms=rms), inputs, [dy])
         right = gradients(lambda *inputs: ada_norm(*inputs, rms=rms), wide(inputs), [dy.double()])
-        shared = form[0] in ((2, 1, 96), (96,))  # otherwise torch computes the gradient, in x's dtype
+        shared = form[0] in ((2, 1, 96), (96,))  # otherwise torch computes scale's gradient in x's dtype
         check(got, right, f"ada_norm {form}, rms {rms}", 2, None if shared else dtype)
         assert [g.dtype for g in got] == [x.dtype for x in inputs if x is not None]
 
@@ -100,7 +100,7 @@ def test_gated_residual(gate, single, dtype, device):
 
 
 def test_clip(device):
-    """The gradient is zero for clamped elements of the sum, and passes unchanged for all others."""
+    """With `clip`, the gradient is zero for clamped elements of the sum and unchanged for all others."""
     x = torch.full((2, 8), 60000.0, dtype=torch.float16, device=device)
     y, gate = torch.full_like(x, 10000.0), torch.ones(8, dtype=torch.float16, device=device)
     y[0], y[1, 3] = 5504.0, -5000.0  # sums of 65504, the largest float16, and 55000
@@ -126,7 +126,7 @@ def test_clip(device):
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("form", [(2, 1, 96), (2, 3, 96)], ids=str)
 def test_gated_residual_ada_norm(form, rms, dtype, device):
-    """The gradients of `gated_residual_ada_norm` equal float64, with all optional operands and with none.
+    """The gradients of `gated_residual_ada_norm` match float64, with all optional operands and with none.
 
     Both results, the norm and the sum, have an incoming gradient.
     """
@@ -139,7 +139,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        total = total + (total.to(dtype).double() - total).detach()  # rounds, with the identity as gradient
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, with a straight-through gradient
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 
     for shapes in (
@@ -153,7 +153,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
 
 def test_same_bits_as_without_gradients(device):
-    """A call that records a gradient gives the bits of a call that does not."""
+    """A call that records a gradient gives the same bits as a call that does not."""
     x, y, scale = (random(shape, torch.bfloat16, device, seed) for seed, shape in enumerate((X, X, (2, 1, 96))))
     calls = (
         lambda x: oxiwarp.ada_norm(x, scale, scale),

@@ -36,7 +36,7 @@ def test_rms_norm(shape, variant, dtype, device):
 @pytest.mark.parametrize("weight", [None, "same", "f32"])
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 64), (4, 3072)], ids=str)
 def test_add_rms_norm(shape, weight, dtype, device):
-    """The gradients of `add_rms_norm` equal float64, also with an incoming gradient for the sum.
+    """The gradients of `add_rms_norm` match float64, also with an incoming gradient for the sum.
 
     The kernel adds the incoming gradient of the sum before it rounds the result once.
     """
@@ -46,7 +46,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        total = total + (total.to(dtype).double() - total).detach()  # rounds, with the identity as gradient
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, with a straight-through gradient
         return reference(total, weight), total
 
     ours = gradients(oxiwarp.add_rms_norm, inputs, dys)

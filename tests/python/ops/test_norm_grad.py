@@ -11,7 +11,7 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# If a gradient is needed, these operators run a torch formula. The others run their kernels.
+# If a gradient is needed, these operators run a torch formula. All other operators run their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 # Error bound for about a dozen roundings, in eps of the dtype, relative to an operand's largest gradient.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
@@ -61,7 +61,7 @@ def test_every_operand(name, dtype, device):
 @DTYPE
 @CALL
 def test_operands_in_float32(name, dtype, device):
-    """The gradients equal float64 if modulations and parameters are float32, as in Wan and FP32LayerNorm."""
+    """The gradients match float64 if modulations and parameters are float32, as in Wan and FP32LayerNorm."""
     names = CALLS[name].modulations + CALLS[name].vectors
     check(name, CALLS[name].operands(SHAPE, dtype, device, single=names))
 
@@ -124,7 +124,7 @@ def test_forward_mode(name, device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in FORMULAS])
 def test_forward_mode_is_refused(name, device):
-    """Forward-mode AD is an error for an operator with a kernel, for every operand. The next call is right."""
+    """Forward-mode AD is an error for operators that run a kernel, for every operand. Later calls still work."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     plain = results(CALLS[name].ours(**operands))
     op = op_of(name)

@@ -59,7 +59,7 @@ def close(got, wanted, *, exact):
 @pytest.mark.parametrize("dim", [64, 72, 96, 128, 160, 256])
 @pytest.mark.parametrize("norm", MODULES)
 def test_per_head(norm, dim, dtype, device):
-    """A norm of each head, the rotation, and both together equal the modules.
+    """A norm of each head, a rotation, and both together equal the modules of models.
 
     Flux, HunyuanVideo, Qwen, Mochi and CogVideoX normalize each head.
     """
@@ -81,7 +81,7 @@ def test_per_head(norm, dim, dtype, device):
 @pytest.mark.parametrize(("count", "dim"), [(32, 64), (12, 128), (40, 128)])
 @pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm", "layer_norm"])
 def test_across_heads(norm, count, dim, dtype, device):
-    """A norm over all heads of a token, before they are split, equals the modules. LTX-Video and Wan do this."""
+    """A norm over all heads of a token, followed by a rotation, equals the modules of LTX-Video and Wan."""
     q, k = (x.flatten(2) for x in heads(dtype, device, count=(count, count), dim=dim))
     of_q = module(norm, count * dim, dtype, device, eps=1e-5)
     cos, sin = tables(9, dim, device)
@@ -99,7 +99,7 @@ def test_across_heads(norm, count, dim, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ltx(dtype, device):
-    """A norm and a rotation over all 2048 columns of a token equal LTX-Video's."""
+    """A norm and a rotation over all 2048 columns of a token equal the modules of LTX-Video."""
     q = random((2, 9, 2048), dtype, device)
     norm, (cos, sin) = module("rms_norm", 2048, dtype, device), tables(9, 2048, device)
     y = oxiwarp.qk_norm_rope(q, None, cos, sin, q_weight=norm.weight)
@@ -130,7 +130,7 @@ def test_qwen3(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_modes(dtype, device):
-    """Mode "fast", which rounds once, is closer to float64 than mode "exact", which rounds after each step."""
+    """In 16 bits, mode "fast" (one rounding) is closer to float64 than mode "exact" (a rounding after each step)."""
     q, _ = heads(dtype, device)
     norm, (cos, sin) = module("llama_rms_norm", 128, dtype, device), tables(9, 128, device)
     wide = q.double() * torch.rsqrt(q.double().square().mean(-1, keepdim=True) + 1e-6) * norm.weight.double()
@@ -145,7 +145,7 @@ def test_modes(dtype, device):
 
 
 def test_out(device):
-    """`out` can be parts of one buffer for text and image tokens, which then needs no concatenation."""
+    """`out` may be a slice of a buffer. Calls for text and image tokens can thus fill one buffer without `torch.cat`."""
     (q, k), text = heads(torch.bfloat16, device), heads(torch.bfloat16, device, tokens=5)
     cos, sin = tables(14, 128, device)
     joint = [torch.full((2, 14, 4, 128), float("nan"), dtype=q.dtype, device=device) for _ in range(2)]
@@ -163,7 +163,7 @@ def test_out(device):
 @pytest.mark.parametrize("across_heads", [False, True])
 @pytest.mark.parametrize("norm", [None, *MODULES])
 def test_gradient(norm, across_heads, dtype, device):
-    """The gradients equal float64 autograd of the formula."""
+    """The gradients match float64 autograd of the formula."""
     leaves = [x.requires_grad_() for x in heads(dtype, device, count=(4, 2), dim=64)]
     columns = [(4 * 64, 2 * 64) if across_heads else (64, 64)][0]
     if norm:
@@ -243,7 +243,7 @@ def test_more_than_2_31_elements(cuda):
 @pytest.mark.parametrize("shape", [(2, 1, 5, 16), (2, 4, 1, 16)], ids=["one head", "one token"])
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_gradient_across_heads_with_heads_first(norm, shape, device):
-    """With a norm across heads, the heads-first layout has the gradients of the tokens-first layout."""
+    """With a norm across heads, the heads-first layout gives the same gradients as the tokens-first layout."""
     q, dy = (random(shape, torch.float32, device, seed) for seed in (0, 1))
     weight = random((shape[1] * shape[3],), torch.float32, device, seed=2)
     leaves = [x.clone().requires_grad_() for x in (q, weight)]

@@ -134,7 +134,10 @@ def test_extremes(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_orders(dtype, device):
-    """Each value of `rounding` rounds as torch's operators do in that order. In 16 bits, the two results differ."""
+    """For each value of `rounding`, at least 99 % of the 16-bit results equal torch operators that round alike.
+
+    In 16 bits, the results of the two values differ.
+    """
     x, weight = random((32, 512), dtype, device), make_weight("same", 512, dtype, device)
     for rounding in ("once", "before_weight"):
         y, own = oxiwarp.rms_norm(x, weight, rounding=rounding), torch_chain(x, weight, rounding=rounding)
@@ -153,7 +156,7 @@ def test_rounding_orders(dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [40, 129, 3072])
 def test_batch_invariant(cols, dtype, device):
-    """The bits of a row depend neither on the number of rows nor on the row's index."""
+    """The result of a row has the same bits for any number of rows and any row index."""
     x, weight = random((37, cols), dtype, device), make_weight("same", cols, dtype, device)
     y = oxiwarp.rms_norm(x, weight)
     for row in (0, 17, 36):

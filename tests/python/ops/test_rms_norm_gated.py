@@ -74,7 +74,10 @@ def test_has_the_roundings_of(name, dtype, device):
 @pytest.mark.parametrize("kind", [None, "same", "f32"])
 @pytest.mark.parametrize("options", ORDERS, ids=str)
 def test_rounding_orders(options, kind, dtype, device):
-    """Each value of `rounding` rounds as torch's operators do in that order, and the two results differ."""
+    """For each value of `rounding`, the result equals torch operators that round alike, except for a few values.
+
+    The results of the two values differ.
+    """
     x, gate = random((32, 512), dtype, device), random((32, 512), dtype, device, seed=2)
     weight = make_weight(kind, 512, dtype, device)
     found = {}

@@ -19,7 +19,7 @@ COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """Check that each operand of the form `name`, replaced by `change(operand)`, raises `error` with the text `what`.
+    """Check that the call `FORMS[name]` raises `error` with the text `what` if `change` is applied to any operand.
 
     `first`: also change the first operand. `skip`: operands not to change. A valid call must work afterwards.
     """

@@ -38,7 +38,7 @@ def test_1d(interleaved, dtype, device):
 
 
 def test_1d_is_torch_on_cuda(cuda):
-    """On a GPU, the sines and cosines of `rope_1d` have the bits of torch's kernels."""
+    """On a GPU, the sines and cosines of `rope_1d` equal torch's bit for bit."""
     x = torch.zeros(1, 4096, 1, 64, device=cuda)
     x[..., 0::2] = 1.0
     positions = torch.linspace(0, 105_000, 4096, device=cuda)
@@ -81,7 +81,7 @@ def test_3d_axes(device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_gradient(interleaved, dtype, device):
-    """The gradients of `rope` equal float64 autograd of the formula."""
+    """The gradients of `rope` match float64 autograd of the formula."""
     q, k = (x.requires_grad_() for x in pair(dtype, device, heads=(4, 2)))
     angles = random((12, 32), torch.float32, device, seed=5)
     g = random((2, 12, 4, 64), dtype, device, seed=6)

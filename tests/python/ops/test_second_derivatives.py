@@ -104,7 +104,7 @@ def test_jacobians(name):
         right = torch.autograd.functional.jacobian(f, x)
         for options in ({"create_graph": True}, {"vectorize": True}, {"create_graph": True, "vectorize": True}):
             assert torch.equal(torch.autograd.functional.jacobian(f, x, **options), right), options
-        if FORMS[name].info.name != "qk_norm_rope":  # torch.func raises an error for it
+        if FORMS[name].info.name != "qk_norm_rope":  # torch.func does not support it
             assert torch.equal(torch.func.jacrev(f)(x), right)
 
 

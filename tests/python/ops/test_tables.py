@@ -62,7 +62,7 @@ def test_fake_tensors(halves):
 
 
 def test_transforms(halves):
-    """Tensors made under torch.func do not outlive the transform."""
+    """Tensors that are made under a torch.func transform are not cached."""
     with torch.enable_grad():
         for _ in range(2):
             gradient = torch.func.grad(lambda x: (x * halves(3, torch.device("cpu"))).sum())(torch.ones(3))
