@@ -139,7 +139,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, with a straight-through gradient
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 
     for shapes in (

@@ -46,7 +46,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, with a straight-through gradient
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
         return reference(total, weight), total
 
     ours = gradients(oxiwarp.add_rms_norm, inputs, dys)

@@ -145,7 +145,7 @@ def test_modes(dtype, device):
 
 
 def test_out(device):
-    """`out` may be a slice of a buffer. Calls for text and image tokens can thus fill one buffer without `torch.cat`."""
+    """`out` may be a slice of a buffer, so that calls for text and image tokens fill one buffer without `torch.cat`."""
     (q, k), text = heads(torch.bfloat16, device), heads(torch.bfloat16, device, tokens=5)
     cos, sin = tables(14, 128, device)
     joint = [torch.full((2, 14, 4, 128), float("nan"), dtype=q.dtype, device=device) for _ in range(2)]

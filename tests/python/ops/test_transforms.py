@@ -18,7 +18,7 @@ import oxiwarp
 from oxiwarp.patching.fusions.shared.mmdit import apart, joined
 
 NAMES = list(calls("cpu"))
-SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's attention has no batching rule
+SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no vmap rule for attention
 
 
 def test_every_operator_is_called():
