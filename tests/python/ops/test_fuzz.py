@@ -14,7 +14,7 @@ from oxiwarp import ops
 
 # Each run has a new seed, except in CI, where a new case must not fail an unrelated change.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
-MUTANT_CASES = 150  # number of random cases, one of which a wrong operator must fail
+MUTANT_CASES = 150  # a wrong operator must fail in at least one of this many random cases
 
 
 def test_every_operator_has_a_generator():

@@ -18,7 +18,8 @@ import oxiwarp
 from oxiwarp.patching.fusions.shared.mmdit import apart, joined
 
 NAMES = list(calls("cpu"))
-SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no vmap rule for attention
+# torch warns that its attention has no vmap rule.
+SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 def test_every_operator_is_called():
