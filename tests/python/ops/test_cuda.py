@@ -186,8 +186,8 @@ def test_executor_agrees(dtype, cuda):
     the executor 0.5. Both round two products, with 0.5 each.
 
     In 16 bits the difference seldom changes a rounding, and then by one unit in the last place. The product with the
-    weight propagates a change of at most eps and is rounded on both devices. Relative to the exact product, the total is
-    eps + (2 + eps) * eps / 2. Relative to the rounded product, this is below 2 * eps * (1 + eps).
+    weight propagates a change of at most eps and is rounded on both devices. The total, relative to the exact product,
+    is eps + (2 + eps) * eps / 2. Relative to the rounded product, this is below 2 * eps * (1 + eps).
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)
