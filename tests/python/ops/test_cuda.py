@@ -196,7 +196,7 @@ def test_executor_agrees(dtype, cuda):
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            # The spacing of subnormal numbers is fixed, so their error is relative to the smallest normal number.
+            # Subnormal numbers have a fixed spacing. Their error is relative to the smallest normal number.
             off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
             assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:

@@ -44,7 +44,7 @@ def test_cases_repeat():
         assert torch.equal(other.case.tensors["x"], first.case.tensors["x"])
 
 
-# Wrong operators: each function takes the right operator, its tensors and its options, and returns a wrong result.
+# Wrong operators. Each function takes the right operator and its arguments, and returns a wrong result.
 
 
 def first_result(change):

@@ -9,7 +9,7 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# Roles of operands with one entry per row, and of operands that may broadcast. `TOKEN` marks the name of a case
+# Roles of operands with one entry per row, and of operands that may broadcast. `TOKEN` marks cases
 # with a separate scale for each row.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
