@@ -1,4 +1,4 @@
-"""Every test with a `device` runs on the CPU executor and, where there is one, on a GPU."""
+"""Fixtures of all tests. A test with the fixture `device` runs on the CPU executor and, if there is one, on a GPU."""
 
 import pytest
 import torch
@@ -31,12 +31,12 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Convolutions in float32, not in 10 bits: models are compared whose inputs to them differ in the last place."""
+    """Compute convolutions in float32. TF32, with 10 fraction bits, would enlarge differences in the last place."""
     torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True)
 def without_grad():
-    """Some operators have no backward, and most calls need none: tests of grad mode switch it on themselves."""
+    """Disable grad mode, because most calls need no gradient. Tests of gradients enable it."""
     with torch.no_grad():
         yield

@@ -15,8 +15,8 @@ RUNS = 5  # number of runs of a formula with simulated rounding errors
 # Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
 # largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
 FACTOR = 6.0
-# Additional factor for gradients. Near a zero of a derivative two terms cancel. Their errors then
-# exceed those of the runs.
+# Additional factor for gradients. Near a zero of a derivative, two terms cancel, and the error exceeds the
+# errors of the runs.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
@@ -55,7 +55,7 @@ def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what
 def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: object) -> tuple[Tensor, ...]:
     """Return the operator's results.
 
-    If the call raises an error, raise `Refused` if the error is documented and true, else `Failed`.
+    If the call raises an error, raise `Refused` if the error is documented and applies, else `Failed`.
     """
     try:
         return operator.call(tensors, {**case.options, **more})
@@ -64,7 +64,7 @@ def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: obje
 
 
 def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
-    """Raise `Refused` if the error is documented and true for these arguments, else `Failed`."""
+    """Raise `Refused` if the error is documented and applies to these arguments, else `Failed`."""
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
@@ -102,7 +102,7 @@ def levels(tensors: Sequence[Tensor]) -> int:
 
 
 def unlike(x: Tensor, other: Tensor) -> Tensor:
-    """Return a mask of the elements that differ and of which at least one is NaN or infinite."""
+    """Return a mask of the positions where the values differ and at least one of them is NaN or infinite."""
     same = (x == other) | (x.isnan() & other.isnan()) | (x.isfinite() & other.isfinite())
     return ~same
 

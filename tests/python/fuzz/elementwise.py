@@ -68,7 +68,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
 }
-# The activation, and whether it is applied to the first half.
+# By operator: the activation (None: fatrelu), and whether it is applied to the first half of the columns.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -98,7 +98,7 @@ def draw_activation(g: Draw) -> Case:
 
 
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
-    """The names of the arguments whose gradients are compared.
+    """Return the names of the arguments whose gradients are compared.
 
     The gradient of a bias is torch's sum of rounded gradients. In float16 these overflow for large values.
     """

@@ -40,11 +40,11 @@ class Exact:
         return x
 
     def edge(self, x: Tensor, size: float | Tensor = UNIT) -> Tensor:
-        """Mark one use of a value. The gradient from this use has a float32 error, even if it cancels with others."""
+        """Mark one use of a value. The gradient from this use has a float32 error, which other uses cannot cancel."""
         return x
 
     def slope(self, x: Tensor, amount: float) -> Tensor:
-        """Return zero. Its derivative with respect to `x` is an error of up to `amount`."""
+        """Return a zero whose derivative with respect to `x` is a simulated error of up to `amount`."""
         return torch.zeros_like(x)
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -170,7 +170,7 @@ def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtyp
 
 
 def row_of(d: Drawn, across: bool = False) -> tuple[str, tuple[int, ...]]:
-    """A head of a token, or a token."""
+    """Return the entry `Case.row`: a row is one head of a token, or a whole token if its heads depend on each other."""
     if d.form in ("flat", "one"):
         return "q", (0, 1)
     if across:
@@ -211,7 +211,7 @@ def draw_rope_1d(g: Draw) -> Case:
     if g.maybe(0.5):
         generator = torch.Generator("cpu").manual_seed(g.below(2**31))
         shape = (n.batches, n.tokens) if g.maybe(0.5) else (n.tokens,)
-        # "The error is at most 2^-23 for angles up to 10^6"; frequencies are 1 at most.
+        # The documented error bound, 2^-23, holds for angles up to 10^6. Frequencies are at most 1.
         positions = torch.randint(0, g.pick(10, 1000, 100_000, 1_000_000), shape, generator=generator)
         dtype = g.pick(torch.int64, torch.int32, F32)
         positions = positions.to(dtype) - (0.25 if dtype == F32 else 0)
@@ -222,7 +222,7 @@ def draw_rope_1d(g: Draw) -> Case:
 
 
 def rope_1d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Frequency and angle are float32; their sine and cosine have an error of 2^-23."""
+    """Rotate by positions. Frequencies and angles are float32. Sines and cosines have an error of 2^-23."""
     o, made = c.options, []
     for x in (t.q, t.k):
         if x is None:

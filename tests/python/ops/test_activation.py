@@ -1,4 +1,4 @@
-"""Activations and gated activations against eager torch and float64."""
+"""Tests of activations and gated activations: results compared with eager torch and with float64."""
 
 import pytest
 import torch
@@ -40,7 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        if name != "fatrelu_and_mul":  # its threshold is the type's
+        # fatrelu rounds its threshold to the dtype of x. The float64 reference does not.
+        if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
 
@@ -55,7 +56,7 @@ def test_every_16_bit_value(name, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @each_gated
 def test_gated_every_16_bit_value(name, dtype, device):
-    """Every value in both halves, each beside ordinary ones."""
+    """Gated activations match torch for every 16-bit value of one operand and random values of the other."""
     f, eager = GATED[name]
     x, other = every_16_bit_value(dtype, device), random((2**16,), dtype, device)
     for first, second in ((x, other), (other, x)):
@@ -65,7 +66,7 @@ def test_gated_every_16_bit_value(name, dtype, device):
 
 @each
 def test_every_f32_value(name, cuda):
-    """All 2^32 of them: the same bits as torch's chain."""
+    """For all 2^32 float32 values, every activation equals torch bit for bit."""
     f, step = getattr(oxiwarp, name), 2**27
     for start in range(-(2**31), 2**31, step):
         x = (torch.arange(step, dtype=torch.int32, device=cuda) + start).view(torch.float32)
@@ -85,7 +86,10 @@ def test_gated_random_f32(name, cuda):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_threshold_is_rounded(dtype, cuda):
-    """0.3 is no value of a 16-bit type: torch's CUDA kernel compares with the nearest one, its CPU kernel with 0.3."""
+    """`fatrelu_and_mul` rounds its threshold to the dtype of `x`, as torch's CUDA kernel does.
+
+    16-bit dtypes cannot represent the threshold 0.3 exactly. torch's CPU kernel compares with the unrounded 0.3.
+    """
     x, up = torch.linspace(0.29, 0.31, 1000).to(dtype).to(cuda), random((1000,), dtype, cuda)
     own = torch.nn.functional.threshold(x, 0.3, 0.0) * up
     assert same_bits(oxiwarp.fatrelu_and_mul(x, up, threshold=0.3), own)
@@ -106,7 +110,7 @@ def test_ranks(shape, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided(cols, dtype, device):
-    """Slices and chunks, two levels of rows, one row repeated, bases that are aligned to an element only."""
+    """Activations accept slices, chunks, expanded rows, and base addresses that are aligned only to one element."""
     wide = random((4, 3, 4 * cols), dtype, device)
     for x in (
         wide[..., :cols],
@@ -136,7 +140,7 @@ def test_strided(cols, dtype, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [40, 129, 2560])
 def test_batch_invariant(cols, dtype, device):
-    """A row's bits do not depend on how many rows there are, nor on where it lies."""
+    """The result of a row has the same bits for any number of rows and any row index."""
     x, bias = random((1037, 2 * cols), dtype, device), random((2 * cols,), dtype, device, seed=1)
     for f in (lambda x: oxiwarp.geglu(x), lambda x: oxiwarp.geglu(x, bias=bias), lambda x: oxiwarp.gelu(x, bias)):
         y = f(x)
@@ -147,7 +151,7 @@ def test_batch_invariant(cols, dtype, device):
 
 @pytest.mark.parametrize(("rows", "cols"), [(16128, 8192), (8192, 14336), (300001, 7168)])
 def test_large(rows, cols, cuda):
-    """The benchmarks' shapes, and more than 2^31 elements."""
+    """`gelu` and `geglu` equal torch bit for bit, at the benchmarks' shapes and for more than 2^31 elements."""
     if torch.cuda.mem_get_info()[0] < 8 * rows * cols:
         pytest.skip("needs more GPU memory")
     x = torch.empty(rows, cols, dtype=torch.bfloat16, device=cuda).normal_()
@@ -161,7 +165,10 @@ def test_large(rows, cols, cuda):
 
 
 def test_fast_silu_of_the_smallest_exponentials(device):
-    """The result of gates from which 1 + e^-x exceeds 2^126 is small and not 0: an infinite factor stays infinite."""
+    """In mode "fast", SiLU of an input with 1 + e^-x > 2^126 is small but not 0.
+
+    The product with an infinite factor is therefore infinite, as in torch, and not NaN.
+    """
     x = torch.tensor([-86.0, -87.0, -87.5, -88.0, -88.5], device=device)
     expected = x.double() / (1 + torch.exp(-x.double()))
     assert (oxiwarp.silu(x, mode="fast").double() / expected - 1).abs().max() < 1e-4

@@ -1,4 +1,4 @@
-"""Gradients of the activations against float64 autograd of the eager formula; compilation, meta tensors, bad input."""
+"""Tests of the activations' gradients (compared with float64 autograd), compilation, meta tensors and bad input."""
 
 import re
 
@@ -14,7 +14,7 @@ PARAMETERS = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def gradients(f, inputs, dy):
-    """Gradients of `f(*inputs)` with respect to all inputs that are given."""
+    """Return the gradients of `f(*inputs)` with respect to all inputs that are not None."""
     inputs = [None if tensor is None else tensor.detach().requires_grad_() for tensor in inputs]
     with torch.enable_grad():
         y = f(*inputs)
@@ -22,7 +22,10 @@ def gradients(f, inputs, dy):
 
 
 def check_gradients(ours, right, cols, what):
-    """Elementwise gradients are rounded once; a bias's is a sum of rounded ones."""
+    """Check `ours` against the float64 gradients `right`.
+
+    Elementwise gradients are rounded once. A bias gradient (one dimension) sums rounded values and may be further off.
+    """
     for gradient, double in zip(ours, right, strict=True):
         assert gradient.dtype == ours[0].dtype and gradient.shape == double.shape
         slack = torch.finfo(gradient.dtype).eps if gradient.dim() == 1 else 0.0
@@ -38,7 +41,7 @@ def test_gradients(cols, name, dtype, device):
         random(shape, dtype, device, seed) for seed, shape in enumerate([(4, 3, cols), (cols,), (4, 3, cols)])
     )
     check_gradients(gradients(f, [x, None], dy), gradients(eager, [x.double()], dy.double()), cols, name)
-    # The bias is added in the type in mode "exact"; "fast" adds it in float32.
+    # Mode "fast" adds the bias in float32. Mode "exact" would round the sum, which the reference does not.
     ours = gradients(lambda x, bias: f(x, bias, mode="fast"), [x, bias], dy)
     right = gradients(lambda x, bias: eager(x + bias), [x.double(), bias.double()], dy.double())
     check_gradients(ours, right, cols, f"{name} with a bias")
@@ -48,7 +51,10 @@ def test_gradients(cols, name, dtype, device):
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *GATED])
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
-    """In each mode its own bits, which differ in 16 bits where several roundings are one."""
+    """In each mode, a call that records a gradient gives the same bits as a call that does not.
+
+    For `gelu_quick` in 16 bits, the two modes differ, because mode "fast" rounds only once.
+    """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)
     with torch.enable_grad():
@@ -64,7 +70,7 @@ def test_gated_gradients(cols, name, dtype, device):
     f, eager = GATED[name]
     shapes = [(4, 3, cols), (4, 3, cols), (2 * cols,), (4, 3, cols)]
     first, second, bias, dy = (random(shape, dtype, device, seed) for seed, shape in enumerate(shapes))
-    first[(first.float() - THRESHOLD).abs() < 0.01] = 1.0  # not at fatrelu's step
+    first[(first.float() - THRESHOLD).abs() < 0.01] = 1.0  # fatrelu has no derivative at its threshold
     doubles = [first.double(), second.double()]
     right = gradients(eager, doubles, dy.double())
     check_gradients(gradients(f, [first, second], dy), right, cols, name)
@@ -95,7 +101,7 @@ def test_only_what_is_asked_for(device):
 
 
 def test_expanded_gradient(device):
-    """`sum().backward()` gives a gradient of strides 0, and a transposed one has no rows: both are taken."""
+    """The backward pass accepts an incoming gradient that is expanded (stride 0) and transposed."""
     x = random((8, 16), torch.float32, device).requires_grad_()
     with torch.enable_grad():
         oxiwarp.silu(x).t().sum().backward()

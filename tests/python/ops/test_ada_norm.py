@@ -1,4 +1,4 @@
-"""`oxiwarp.ada_norm` and `ada_norm_pair` against eager torch, bit for bit on a GPU, against float64 and diffusers."""
+"""Tests of `oxiwarp.ada_norm` and `ada_norm_pair`: compared with float64, diffusers and the bits of eager torch."""
 
 import functools
 
@@ -13,7 +13,7 @@ import oxiwarp
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
-# Which operands are float32, and where there is a table, a weight and a bias.
+# Keyword arguments of `make`: which optional operands exist, and whether all operands are float32 (`single`).
 VARIANTS = [
     dict(),
     dict(shift=False),
@@ -26,7 +26,7 @@ VARIANTS = [
 
 
 def make(form, shape, dtype, device, shift=True, table=False, parameters=False, single=False):
-    """Return the operands of one call by name."""
+    """Return the operands of one `ada_norm` call by name. `parameters` adds a weight and a bias."""
     own = F32 if single else dtype
     operands = {"scale": operand(form, shape, own, device, 1)}
     if shift:
@@ -42,7 +42,7 @@ def make(form, shape, dtype, device, shift=True, table=False, parameters=False, 
 
 
 def terms(x, norm, operands):
-    """Return the magnitude of the terms whose sum is the result."""
+    """Return the sum of the magnitudes of the formula's terms, to which the float32 error is relative."""
     double = x.double()
     mean = double.mean(-1, keepdim=True).abs() if norm == "layer_norm" else 0.0
     spread = double.std(-1, correction=0, keepdim=True) if norm == "layer_norm" else 1.0
@@ -53,12 +53,16 @@ def terms(x, norm, operands):
 
 
 def check(x, norm, operands, what, *, bits):
-    """Both modes: a chain of operators where nothing is float32 beside 16 bits, one rounding otherwise."""
+    """Check both modes of `ada_norm`, and return the result of mode "exact".
+
+    Mode "exact" rounds as torch's operators do, mode "fast" once. If `x` has 16 bits and `scale` is float32, the modes
+    are equal. `bits`: on a GPU, mode "exact" must have torch's bits.
+    """
     y, fast = (oxiwarp.ada_norm(x, **operands, norm=norm, mode=mode) for mode in ("exact", "fast"))
     right = ada_norm(x.double(), **doubles(operands), norm=norm)
     check_chain(y, ada_norm(x, **operands, norm=norm), right, what, bits=bits)
     if x.dtype == F32 or operands["scale"].dtype != F32:
-        rounded = operands  # In both modes a table and a value of one 16-bit dtype have a sum of this dtype.
+        rounded = operands  # both modes round the sum of a 16-bit table and value
         for key in ("scale", "shift"):
             if f"{key}_table" in operands and key in operands:
                 total = operands[f"{key}_table"] + operands[key]
@@ -74,7 +78,7 @@ def check(x, norm, operands, what, *, bits):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """Flux's and LTX's chains, LTX's table, CogVideoX's parameters, Wan's float32: at the widths of models."""
+    """At the hidden sizes of models, the variants of Flux, LTX, CogVideoX and Wan equal torch bit for bit on a GPU."""
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     x = random(shape, dtype, device) + 0.5
     for variant in VARIANTS:
@@ -95,7 +99,7 @@ def test_forms(cols, form, norm, dtype, device):
 
 @DTYPE
 def test_modes_differ(dtype, device):
-    """In 16 bits the chain's roundings show; in float32 there are none to make."""
+    """The modes differ in 16 bits, because mode "exact" rounds after every operator. In float32 they are equal."""
     shape = (2, 16, 640)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     exact, fast = (oxiwarp.ada_norm(x, **operands, mode=mode) for mode in ("exact", "fast"))
@@ -106,7 +110,7 @@ def test_modes_differ(dtype, device):
 @DTYPE
 @NORM
 def test_mixed_dtypes(norm, dtype, device):
-    """One operand in float32 is enough for the chain to be computed in it."""
+    """If any operand is float32, `ada_norm` computes in float32 in both modes and rounds once."""
     shape = (2, 16, 128)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device, table=True, parameters=True)
     for name in operands:
@@ -114,7 +118,7 @@ def test_mixed_dtypes(norm, dtype, device):
         y = oxiwarp.ada_norm(x, **mixed, norm=norm)
         assert torch.equal(y, oxiwarp.ada_norm(x, **mixed, norm=norm, mode="fast")), name
         sums = {**mixed}
-        for key in ("scale", "shift"):  # a sum of a table and a value of one 16-bit dtype is rounded
+        for key in ("scale", "shift"):  # the sum of a 16-bit table and value is rounded
             sums[key] = (sums[key] + sums.pop(f"{key}_table")).float()
         right = ada_norm(x.double(), **doubles(sums), norm=norm)
         check_once(y, right, terms(x, norm, operands).expand_as(right), name)
@@ -139,7 +143,7 @@ def test_batch_invariant(cols, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", [64, 129, 2048])
 def test_strided_and_unaligned(cols, norm, dtype, device):
-    """Slices, and bases that are not aligned, of each operand: the bits of packed ones."""
+    """Slices and unaligned base addresses of any operand give the same bits as contiguous operands."""
     shape = (2, 3, cols)
     operands = {**make("token", shape, dtype, device, table=True, parameters=True), "x": random(shape, dtype, device)}
     packed = rows(norm=norm, **operands)
@@ -163,7 +167,7 @@ def test_ranks_and_no_rows(shape, device):
 @DTYPE
 @NORM
 def test_extremes(norm, dtype, device):
-    """NaN and infinities are where torch has them."""
+    """NaN and infinities are in the same elements as in torch's result."""
     shape = (1, 5, 72)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     x[0, 0, 3], x[0, 1, 5], x[0, 2, 7] = float("nan"), float("inf"), -float("inf")
@@ -190,7 +194,7 @@ def test_pair_is_two(cols, norm, dtype, device):
 
 
 def module_of_diffusers(name, *arguments, device, **options):
-    """Its projection replaced by nothing: the embedding is what that would give."""
+    """Return a diffusers norm without its projection and SiLU: the caller passes the projected embedding."""
     modules = pytest.importorskip("diffusers.models.normalization")
     with device:
         module = getattr(modules, name)(*arguments, **options)
@@ -201,7 +205,10 @@ def module_of_diffusers(name, *arguments, device, **options):
 @DTYPE
 @pytest.mark.parametrize("cols", [1536, 3072])
 def test_modules_of_diffusers(cols, dtype, device):
-    """AdaLayerNormZero (Flux) and SD35AdaLayerNormZeroX: scale and shift are slices of one projection."""
+    """`ada_norm` equals AdaLayerNormZero (Flux), and `ada_norm_pair` equals SD35AdaLayerNormZeroX.
+
+    Scale and shift are slices of one projection's output.
+    """
     x = random((2, 16, cols), dtype, device) + 0.5
     emb = random((2, 9 * cols), dtype, device, 1, 0.3)
     shift, scale, *_, shift2, scale2, _ = (part[:, None] for part in emb.chunk(9, dim=1))
@@ -223,7 +230,7 @@ def test_modules_of_diffusers(cols, dtype, device):
 @DTYPE
 @NORM
 def test_continuous_of_diffusers(norm, dtype, device):
-    """AdaLayerNormContinuous: scale comes first; parameters in the dtype of the model."""
+    """`ada_norm` equals AdaLayerNormContinuous, whose projection returns the scale before the shift."""
     cols = 1152
     module = module_of_diffusers("AdaLayerNormContinuous", cols, cols, eps=EPS, norm_type=norm, device=device)
     module.to(dtype)

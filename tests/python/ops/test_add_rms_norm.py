@@ -1,4 +1,4 @@
-"""`oxiwarp.add_rms_norm`: the sum is torch's, the norm is that of the rounded sum."""
+"""Tests of `oxiwarp.add_rms_norm`: the sum has torch's bits, and the norm is computed from the rounded sum."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_same_tensor_twice(device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_is_the_two_steps(dtype, device):
-    """The fused op and `+` followed by `rms_norm` give the same bits."""
+    """`add_rms_norm` gives the same bits as `+` followed by `rms_norm`."""
     x, residual = random((9, 640), dtype, device), random((9, 640), dtype, device, seed=2)
     weight = make_weight("same", 640, dtype, device)
     y, total = oxiwarp.add_rms_norm(x, residual, weight)

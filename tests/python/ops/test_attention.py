@@ -1,4 +1,4 @@
-"""`oxiwarp.attention` against float64 and `F.scaled_dot_product_attention`, eager and compiled."""
+"""Tests of `oxiwarp.attention`: compared with float64 and `F.scaled_dot_product_attention`, eager and compiled."""
 
 import math
 
@@ -16,16 +16,19 @@ OPS = torch.ops.oxiwarp
 
 
 def heads(sizes, dtype, device, seed=0):
-    """Queries, keys and values of `[B, Sq, Sk, H, Hkv, D]`, as `[B, S, H, D]`."""
+    """Return random queries, keys and values, each `[B, S, H, D]`, for `sizes` = `(B, Sq, Sk, H, Hkv, D)`."""
     b, sq, sk, h, hkv, d = sizes
     shapes = ((b, sq, h, d), (b, sk, hkv, d), (b, sk, hkv, d))
     return [random(shape, dtype, device, seed=seed + i) for i, shape in enumerate(shapes)]
 
 
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
-    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given. They get dense
-    copies: with torch 2.11 on an H200 FlashAttention-2 faults where rows are not aligned, and cuDNN, which is left out,
-    where a mask is broadcast along the keys; it also reads float32 masks as if of 16 bits."""
+    """Compute torch's attention of `[B, S, H, D]` tensors, in `dtype` if it is given.
+
+    The inputs are copied to contiguous tensors, because torch 2.11 on an H200 has two faults. FlashAttention-2 fails on
+    unaligned rows. cuDNN, which is disabled here, fails on masks that are broadcast along the keys, and reads float32
+    masks as 16-bit values.
+    """
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
     if mask is not None:
         mask = (mask if mask.dtype == torch.bool else mask.to(q.dtype)).expand(*q.shape[:3], k.shape[2]).contiguous()
@@ -35,7 +38,10 @@ def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
 
 
 def check(q, k, v, *, seen=None, **options):
-    """`seen`: the mask that stands for what the options hide."""
+    """Check that the error of `oxiwarp.attention` is at most twice torch's, and return the result.
+
+    `seen`: boolean mask that is equivalent to the options `causal` and `window`.
+    """
     y = oxiwarp.attention(q, k, v, **options)
     assert y.shape == q.shape and y.dtype == q.dtype and y.device == q.device
     mask = options.get("mask") if seen is None else seen
@@ -51,13 +57,13 @@ def check(q, k, v, *, seen=None, **options):
     "sizes",
     [
         (1, 1, 1, 1, 1, 64),
-        (2, 5, 70, 4, 2, 64),  # heads that share keys
-        (1, 130, 20, 2, 2, 72),  # two tiles of queries; padded
+        (2, 5, 70, 4, 2, 64),  # grouped-query attention
+        (1, 130, 20, 2, 2, 72),  # two query tiles; the head dimension is padded
         (1, 3, 7, 3, 1, 96),
         (1, 9, 33, 1, 1, 128),
         (1, 4, 17, 1, 1, 256),
-        (1, 6, 11, 2, 1, 20),  # no multiple of 8
-        (2, 1, 1030, 4, 2, 64),  # keys in parts
+        (1, 6, 11, 2, 1, 20),  # head dimension that is not a multiple of 8
+        (2, 1, 1030, 4, 2, 64),  # the keys are split among blocks (split-KV)
     ],
     ids=str,
 )
@@ -75,7 +81,7 @@ def test_layouts(device):
     fused = torch.stack((q, k, v), 2)
     assert torch.equal(oxiwarp.attention(*fused.unbind(2)), y)
     wide = random((2, 7, 3, 65), torch.bfloat16, device)
-    check(wide[..., 1:], wide[..., :64], wide[..., 1:])  # not aligned
+    check(wide[..., 1:], wide[..., :64], wide[..., 1:])  # unaligned q and v
     check(q, k[:, :, :1].expand(-1, -1, 3, -1), v)
 
 
@@ -116,7 +122,10 @@ def test_rows_that_see_nothing(device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
 def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
-    """The mean of all values, as torch's; such rows pass no gradient."""
+    """If a finite mask value hides all keys of a row, the result is the mean of all values, as in torch.
+
+    Such a row adds nothing to any gradient.
+    """
     hidden = torch.finfo(dtype).min if hidden == "minimum" else hidden
     q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
     mask = torch.zeros(2, 1, 70 // queries, 40, device=device, dtype=dtype)
@@ -125,7 +134,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)
     dead = dy.clone()
-    dead[0, : 2 * queries] = 0  # all of the first batch, where the mask is one of keys
+    dead[0, : 2 * queries] = 0  # with one mask row per batch: all queries of the first batch
     with torch.enable_grad():
         gradients, without = (
             torch.autograd.grad(oxiwarp.attention(q, k, v, mask=mask), (q, k, v), grad) for grad in (dy, dead)
@@ -137,7 +146,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
 @pytest.mark.parametrize("scale", [1e-38, 1e-40])
 @pytest.mark.parametrize("queries", [1, 70])
 def test_tiny_scales(scale, queries, device):
-    """As of a scale of 0: all keys weigh the same."""
+    """A scale of 1e-38 or less acts like a scale of 0: all keys have the same weight."""
     q, k, v = heads((1, queries, 1100, 2, 2, 64), torch.bfloat16, device)
     y, lse = oxiwarp.attention(q, k, v, scale=scale, return_lse=True)
     assert torch.equal(y, oxiwarp.attention(q, k, v, scale=0.0))
@@ -172,7 +181,7 @@ def test_packed_sequences(device):
 
 
 def test_tokens_behind_the_last_sequence(device):
-    """Padding: zeros, and no gradient, whatever stands there."""
+    """Tokens after the last packed sequence give zeros and get zero gradients, even if they are NaN."""
     q, k, v = (x[0] for x in heads((1, 300, 300, 2, 1, 64), torch.bfloat16, device))
     starts = torch.tensor([0, 100, 170], dtype=torch.int32, device=device)
     for x in (q, k, v):

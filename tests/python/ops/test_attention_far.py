@@ -1,4 +1,4 @@
-"""`oxiwarp.attention` of tensors whose elements lie 2^31 elements and more apart: offsets of 32 bits would wrap."""
+"""Tests of `oxiwarp.attention` on tensors that span more than 2^31 elements: 32-bit offsets would overflow."""
 
 import pytest
 import torch
@@ -14,7 +14,10 @@ GIB = 2**30
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
 def storage(request):
-    """bfloat16, of which only some pages are touched: little memory on the CPU, all of it on a GPU."""
+    """Return a bfloat16 buffer of more than 2^32 elements.
+
+    The tests touch few of its pages, so the CPU needs little memory. A GPU allocates all of it.
+    """
     if request.param == "cuda" and (not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 12 * GIB):
         pytest.skip("no CUDA device with 12 GiB free")
     try:
@@ -24,12 +27,15 @@ def storage(request):
 
 
 def spread(tensors, storage, dim):
-    """The same values, the last of dimension `dim` 2^31 elements behind the first; one tensor within another's gaps."""
+    """Yield copies of `tensors` in `storage` whose last index of dimension `dim` is 2^31 elements after the first.
+
+    The copies are interleaved: each one lies in the gaps of the others.
+    """
     at = 0
     for x in tensors:
         strides = list(x.contiguous().stride())
         if x.shape[dim] > 1:
-            strides[dim] = (FAR // (x.shape[dim] - 1) + 8) // 8 * 8  # aligned: all kernels take it
+            strides[dim] = (FAR // (x.shape[dim] - 1) + 8) // 8 * 8  # 16-byte aligned, as the Hopper kernels require
         yield storage[at:].as_strided(x.shape, strides).copy_(x)
         at += x.numel()
 
@@ -38,19 +44,22 @@ def spread(tensors, storage, dim):
 @pytest.mark.parametrize(
     "sizes",
     [
-        (2, 70, 40, 4, 2, 64),  # Hopper's kernels from 64 queries on
+        (2, 70, 40, 4, 2, 64),  # the Hopper kernels take 64 queries or more
         (2, 70, 40, 2, 2, 128),
         (2, 6, 40, 4, 2, 72),
-        (2, 2, 1100, 4, 2, 64),  # keys in parts
+        (2, 2, 1100, 4, 2, 64),  # the keys are split among blocks (split-KV)
     ],
     ids=str,
 )
 def test_far(sizes, dim, storage):
-    """The bits of dense tensors, and of their gradients: the inputs, the gradient that comes in, and `out`."""
+    """Results and gradients of tensors that span more than 2^31 elements equal those of contiguous copies.
+
+    Inputs, incoming gradient and `out` are such tensors.
+    """
     inputs = heads(sizes, torch.bfloat16, storage.device)
     dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)
     *far, far_dy = spread([*inputs, dy], storage, dim)
-    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)  # it must not lie in an input's gaps
+    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)  # not between elements of inputs
     assert all((x.shape[dim] - 1) * x.stride(dim) >= FAR for x in (*far, out, far_dy))
     right = oxiwarp.attention(*inputs)
     assert same(oxiwarp.attention(*far, return_lse=True), oxiwarp.attention(*inputs, return_lse=True))
@@ -61,7 +70,7 @@ def test_far(sizes, dim, storage):
 
 @pytest.mark.parametrize("dim", [0, 1, 2, 3], ids=["batches", "heads", "queries", "keys"])
 def test_far_mask(dim, storage):
-    """Each element alone, of rows that are not contiguous too."""
+    """A mask that spans more than 2^31 elements in one dimension acts like its contiguous copy."""
     inputs = heads((2, 70, 40, 2, 2, 64), torch.bfloat16, storage.device)
     dy, mask = (random(x, torch.bfloat16, storage.device, seed=9) for x in (inputs[0].shape, (2, 2, 70, 40)))
     (far,) = spread([mask], storage, dim)

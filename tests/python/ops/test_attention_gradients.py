@@ -1,4 +1,4 @@
-"""The gradient of `oxiwarp.attention`, against float64 and bit for bit against other calls of it."""
+"""Tests of the gradient of `oxiwarp.attention`: compared with float64 and, bit for bit, with equivalent calls."""
 
 import pytest
 import torch
@@ -9,7 +9,10 @@ import oxiwarp
 
 
 def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
-    """Of `[B, S, H, D]`: scores and softmax in float32 at least, weights and result in the dtype of `q`."""
+    """Compute attention of `[B, S, H, D]` tensors with torch operators.
+
+    Scores and softmax are float32 or wider. Probabilities and result have the dtype of `q`.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).to(wide) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -20,7 +23,7 @@ def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
 
 
 def gradients(inputs, dy, call=oxiwarp.attention, **options):
-    """For the inputs, which are made leaves."""
+    """Return the gradients of `call` with respect to detached copies of `inputs`."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         return torch.autograd.grad(call(*leaves, **options), leaves, dy)
@@ -69,13 +72,17 @@ def test_gradients_in_the_other_layout(device):
     assert all(torch.equal(a, b) for a, b in zip(own, right, strict=True))
 
 
-LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # of packed sequences: queries and keys
+LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # queries and keys per packed sequence
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (9, 2)}, {"softcap": 2.0, "scale": 0.3}], ids=str)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_packed_gradients(layout, options, device):
-    """Those of each sequence alone. (Hopper's kernel takes no packed ones: these have fewer queries than it wants.)"""
+    """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
+
+    The Hopper kernels do not take packed sequences. To avoid these kernels in the separate calls too, every sequence
+    has fewer than 64 queries.
+    """
     starts = [torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in zip(*LENGTHS, strict=True)]
     queries, keys = (int(x[-1]) for x in starts)
     packed = [x[0] for x in heads((1, queries, keys, 4, 2, 64), torch.bfloat16, device)]
@@ -98,15 +105,15 @@ def test_packed_gradients(layout, options, device):
 @pytest.mark.parametrize(
     "sizes",
     [
-        (2, 70, 130, 4, 2, 64),  # Hopper's kernels from 64 queries on
+        (2, 70, 130, 4, 2, 64),  # the Hopper kernels take 64 queries or more
         (2, 70, 70, 2, 1, 128),
         (2, 6, 40, 2, 1, 72),
-        (2, 1, 1100, 4, 2, 64),  # keys in parts
+        (2, 1, 1100, 4, 2, 64),  # the keys are split among blocks (split-KV)
     ],
     ids=str,
 )
 def test_batches_and_repetition(sizes, device):
-    """A batch's bits are those that it has alone, and the same every time: of the result and of gradients."""
+    """Results and gradients of a batch element have the same bits in every call, with or without other elements."""
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)
     for options in ({}, {"causal": True}):

@@ -1,4 +1,4 @@
-"""What `oxiwarp.attention` refuses, by kernel and by fake."""
+"""Tests of invalid arguments of `oxiwarp.attention`: errors of the kernels and of their fake (meta) kernels."""
 
 import re
 
@@ -12,7 +12,7 @@ import oxiwarp
 
 
 def cases(device):
-    """Arguments and the beginning of what is said about them, by kernel and fake alike."""
+    """Return arguments, options and the start of the error message. Kernels and fake kernels raise the same error."""
     q, k, v = heads((2, 5, 7, 4, 2, 64), torch.bfloat16, device)
     starts = torch.tensor([0, 5], dtype=torch.int32, device=device)
     packed = (q[0], k[0], v[0])
@@ -66,7 +66,7 @@ def test_bad_input(device):
 
 
 def test_devices(device):
-    """Each tensor alone on another device: the kernels read all of them."""
+    """`attention` rejects any tensor argument that is not on the device of `q`."""
     q, k, v = heads((1, 5, 5, 2, 1, 64), torch.bfloat16, device)
     mask = torch.ones(5, 5, dtype=torch.bool, device="meta")
     starts = torch.tensor([0, 5], dtype=torch.int32, device=device)
@@ -88,7 +88,7 @@ def test_devices(device):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_layouts_without_kernels(device):
-    """By the names that the arguments have here."""
+    """`attention` rejects sparse and nested tensors. The error names the argument as the public signature does."""
     q = random((2, 3, 2, 64), torch.bfloat16, device)
     nested, jagged = (torch.nested.nested_tensor(list(q), layout=x) for x in (torch.strided, torch.jagged))
     for x, message in (
@@ -159,7 +159,7 @@ def test_bad_starts(device):
 
 
 def test_odd_options(device):
-    """Windows of any size, and numbers of any kind."""
+    """`attention` accepts windows of any size, and scales that are Python or numpy numbers."""
     q, k, v = heads((1, 6, 9, 1, 1, 64), torch.bfloat16, device)
     y = oxiwarp.attention(q, k, v)
     for window in (9, 2**31 - 1, 2**31, 2**63, 2**100, (2**64, None), [9, 9], (None, None)):
@@ -172,7 +172,7 @@ def test_odd_options(device):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_options(dynamic, device):
-    """They are checked without breaking the graph, also where they are inputs of it."""
+    """`torch.compile` traces the checks of the options without a graph break, even if options are graph inputs."""
 
     @torch.compile(fullgraph=True, backend="aot_eager", dynamic=dynamic)
     def block(q, scale, softcap, window, starts):
@@ -189,7 +189,7 @@ def test_compiled_options(dynamic, device):
 
 
 def test_learned_mask(device):
-    """A gradient that nobody computes is an error, not None."""
+    """In grad mode, a mask that requires grad is an error, because `attention` computes no gradient for it."""
     q, k, v = heads((1, 2, 2, 1, 1, 64), torch.bfloat16, device)
     mask = torch.zeros(2, 2, device=device, requires_grad=True)
     for query in (q, q.detach().requires_grad_()):
@@ -199,7 +199,7 @@ def test_learned_mask(device):
 
 
 def test_no_queries(device):
-    """Nothing to do, with gradients of zero for what nobody asked."""
+    """Without queries, the result is empty and all gradients are zero."""
     q, k, v = heads((1, 0, 3, 2, 2, 64), torch.bfloat16, device)
     y, lse = oxiwarp.attention(q, k, v, return_lse=True)
     assert y.shape == q.shape and lse.shape == (1, 2, 0)

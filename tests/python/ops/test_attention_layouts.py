@@ -1,7 +1,7 @@
-"""`oxiwarp.attention` of tensors that begin anywhere in memory, with rows and masks of any stride.
+"""Tests of `oxiwarp.attention` on tensors at any address, with rows and masks of any stride.
 
-Kernels copy 16 bytes at a time where base and strides allow it, and Hopper's take only such tensors: 70 queries are
-enough for them, 6 are for the others.
+Kernels copy 16 bytes at a time if base address and strides allow it. The Hopper kernels take only such tensors, and
+only with 64 queries or more. The tests therefore use 70 queries, for the Hopper kernels, and 6, for the other kernels.
 """
 
 import pytest
@@ -15,7 +15,7 @@ DTYPE = torch.bfloat16
 
 
 def moved(x, offset, gap=0):
-    """The same values in a wider buffer of NaN: from element `offset` on, `gap` elements between rows of a head."""
+    """Copy `x` to a buffer of NaN: `offset` elements before the first row, `gap` elements after each row."""
     wide = x.new_full((offset + x.shape[:-1].numel() * (x.shape[-1] + gap),), torch.nan)
     y = wide[offset:].view(*x.shape[:-1], x.shape[-1] + gap)[..., : x.shape[-1]]
     return y.copy_(x)
@@ -24,7 +24,7 @@ def moved(x, offset, gap=0):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("dim", [64, 72, 128])
 def test_offsets(dim, queries, device):
-    """Each tensor alone at every offset: 8 elements are aligned again."""
+    """Each of q, k and v may start at any element offset. Offset 8 (16 bytes) is aligned again."""
     q, k, v = heads((2, queries, 40, 2, 1, dim), DTYPE, device)
     for offset in range(9):
         check(moved(q, offset), k, v)
@@ -34,14 +34,14 @@ def test_offsets(dim, queries, device):
 
 @pytest.mark.parametrize("queries", [6, 70])
 def test_strides(queries, device):
-    """Rows of an aligned base that are not multiples of 16 bytes apart, nor heads, nor batches."""
+    """With an aligned base address, the strides of rows, heads and batches need not be multiples of 16 bytes."""
     q, k, v = heads((2, queries, 40, 2, 1, 64), DTYPE, device)
     for gap in (1, 2, 4, 8):
         check(moved(q, 0, gap), k, v)
         check(q, moved(k, 0, gap), moved(v, 8, gap))
-    wide = random((2, queries * 128 + 4), DTYPE, device)  # batches alone
+    wide = random((2, queries * 128 + 4), DTYPE, device)  # only the batch stride is unaligned
     check(wide[:, : queries * 128].view(2, queries, 2, 64), k, v)
-    # A batch, a head or a token of which there is one: its stride is never used.
+    # The stride of a dimension of size 1 is never used.
     one = random((1, queries, 1, 64), DTYPE, device)
     odd = one.as_strided(one.shape, (3, 64, 5, 1))
     assert torch.equal(oxiwarp.attention(odd, odd, odd), oxiwarp.attention(one, one, one))
@@ -50,7 +50,7 @@ def test_strides(queries, device):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32, DTYPE], ids=str)
 def test_masks(kind, queries, device):
-    """Masks that begin anywhere, whose rows end anywhere, and that are expanded: of the keys alone and of queries."""
+    """Masks may be unaligned, expanded or transposed, with or without a query dimension."""
     q, k, v = heads((2, queries, 37, 2, 2, 64), DTYPE, device)
     for shape in ((2, 1, 1, 37), (1, 2, 1, 37), (queries, 37), (2, 2, queries, 37)):
         values = random(shape, torch.float32, device)
@@ -66,7 +66,7 @@ def test_masks(kind, queries, device):
 
 
 def test_gradients_of_any_layout(device):
-    """The gradient of the result too begins anywhere, or is one number expanded."""
+    """Inputs and incoming gradient may be unaligned, and the incoming gradient may be an expanded scalar."""
     inputs = heads((2, 6, 40, 2, 1, 64), DTYPE, device)
     dy = random((2, 6, 2, 64), DTYPE, device, seed=9)
 
@@ -86,7 +86,10 @@ def test_gradients_of_any_layout(device):
 
 
 def test_few_queries_and_many_keys(device):
-    """Keys are shared out among blocks only where they are aligned: the others' results are as near."""
+    """With few queries and many keys, unaligned tensors give accurate results.
+
+    Only for aligned tensors do the kernels split the keys among blocks (split-KV).
+    """
     q, k, v = heads((1, 1, 1100, 4, 2, 64), DTYPE, device)
     right = sdpa(q, k, v, dtype=torch.float64)
     for offset in (0, 1, 4, 8):

@@ -1,4 +1,4 @@
-"""`oxiwarp.attention(out=...)`: into heads of a wider buffer, and nowhere else."""
+"""Tests of `oxiwarp.attention(out=...)`: it writes to a view of a wider buffer and not to other columns."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from test_compile import backends
 
 import oxiwarp
 
-SIZES = (  # Hopper's own kernels take 64 queries or more; many keys are shared out among blocks
+SIZES = (  # 64 queries or more use the Hopper kernels; 1030 keys are split among blocks (split-KV)
     (2, 6, 40, 2, 1, 64),
     (1, 70, 33, 2, 2, 128),
     (2, 70, 37, 2, 1, 72),
@@ -18,7 +18,7 @@ SIZES = (  # Hopper's own kernels take 64 queries or more; many keys are shared 
 
 
 def beside(q, after, heads_first=False):
-    """A buffer of NaN with a token's heads followed by other columns, and the place of the heads in it."""
+    """Return a buffer of NaN with `after` extra columns after the heads of each token, and the view of the heads."""
     b, s, h, d = q.shape
     wide = q.new_full((b, s, h * d + after), torch.nan)
     place = wide[..., : h * d].unflatten(2, (h, d))
@@ -28,7 +28,10 @@ def beside(q, after, heads_first=False):
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_into_a_buffer(sizes, heads_first, device):
-    """The bits of the call without, at every distance of tokens; the other columns stay what they were."""
+    """A call with `out` gives the same bits as a call without, for several token strides of `out`.
+
+    The other columns of the buffer stay unchanged.
+    """
     q, k, v = heads(sizes, torch.bfloat16, device)
     options = {"layout": "bhsd"} if heads_first else {}
     inputs = [x.transpose(1, 2) for x in (q, k, v)] if heads_first else [q, k, v]
@@ -38,7 +41,7 @@ def test_into_a_buffer(sizes, heads_first, device):
         assert oxiwarp.attention(*inputs, out=place, **options) is place
         assert torch.equal(place, right), after
         assert wide[..., q.shape[2] * q.shape[3] :].isnan().all()
-    for after in (1, 4):  # not aligned: a kernel with other last bits
+    for after in (1, 4):  # unaligned: another kernel, with other last bits
         wide, place = beside(q, after, heads_first)
         oxiwarp.attention(*inputs, out=place, **options)
         torch.testing.assert_close(place, right, rtol=0.02, atol=0.02)

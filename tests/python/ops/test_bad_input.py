@@ -1,4 +1,4 @@
-"""Bad input: a clear error, nothing written, and the process works on."""
+"""Tests of bad input to the operators: the error is clear, no output is written, and later calls still work."""
 
 import contextlib
 import gc
@@ -17,7 +17,10 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 def refused(call, message, *, error=RuntimeError, outputs=(), device=None):
-    """`call` raises `error` with this first line and leaves `outputs` alone, and the next call is right."""
+    """Check that `call` raises `error`, whose first line matches `message`, and does not write to `outputs`.
+
+    A valid call on `device` must give the right result afterwards.
+    """
     before = [output.clone() for output in outputs]
     with pytest.raises(error) as caught:
         call()
@@ -143,7 +146,10 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors that two strides reach, each in groups of its own: 12 groups of 5 rows, and 4 of 15."""
+    """Two tensors with two row strides each are rejected if they group their rows differently.
+
+    Here the rows of `x` form 12 groups of 5, and the rows of the other tensor form 4 groups of 15.
+    """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (
         "of shape [4, 3, 5, 8] have strides [240, 40, 8, 1] and [240, 80, 8, 1]: two strides must reach the rows of "
@@ -165,7 +171,7 @@ def test_two_layouts(device):
 
 
 def test_weight_dtypes(device):
-    """A weight may be float32 or as x is: for a float32 x these are one."""
+    """A weight must be float32 or have the dtype of `x`. If `x` is float32, the error names only f32."""
     for dtype, expected in ((F32, "f32$"), (F16, r"f16 \(as x\) or f32$")):
         for where in (device, torch.device("meta")):
             x = random((3, 8), dtype, where)
@@ -196,7 +202,10 @@ def test_layout(layout):
 
 
 def test_meta():
-    """A meta tensor gives a meta result; beside real ones it is refused. The fake refuses what the kernel refuses."""
+    """Meta tensors give meta results, and cannot be combined with CPU tensors.
+
+    The fake kernels reject the same arguments as the kernels.
+    """
     x = torch.empty(3, 8, device="meta", dtype=BF16)
     y, total = oxiwarp.add_rms_norm(x, x, x[0])
     for result in (oxiwarp.rms_norm(x, x[0]), y, total):
@@ -211,7 +220,7 @@ def test_meta():
 
 
 def test_subclass():
-    """A subclass goes through its own dispatch: no kernel sees a wrapper's empty storage."""
+    """A tensor subclass goes through its own dispatch. Otherwise a kernel would read the empty storage of a wrapper."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     x = random((3, 8), F32, "cpu")
@@ -221,7 +230,10 @@ def test_subclass():
 
 @pytest.mark.parametrize("which", ["x", "weight", "out", "residual"])
 def test_requires_grad(which, device):
-    """`out` has no gradient: a call that autograd would record is refused; without grad mode it is an ordinary call."""
+    """In grad mode, a call with `out` is an error if a tensor requires grad, because `out` has no gradient.
+
+    Without grad mode, calls record no gradient.
+    """
     tensors = {name: random((3, 8), F32, device) for name in ("x", "out", "residual")}
     tensors["weight"] = make_weight("same", 8, F32, device)
     tensors[which].requires_grad_()
@@ -249,14 +261,14 @@ def test_other_device(cuda):
 
 
 def test_out_of_memory_cpu():
-    """An output that cannot be had is torch's own error, from any torch: here 2^50 bytes."""
+    """If an output (here 2^50 bytes) cannot be allocated, the error is torch's own."""
     x = torch.ones(1, 64).expand(2**42, 64)
     refused(lambda: oxiwarp.rms_norm(x), "can't allocate memory|not enough memory")
     refused(lambda: oxiwarp.add_rms_norm(x, x), "can't allocate memory|not enough memory")
 
 
 def test_out_of_memory_cuda(cuda):
-    """CUDA out of memory is torch.OutOfMemoryError; memory that is freed afterwards can be used again."""
+    """If an output does not fit in GPU memory, the error is torch.OutOfMemoryError, and later calls work."""
     _, total = torch.cuda.mem_get_info()
     x = torch.ones(1, 1024, device=cuda).expand(total // 4096 + 1, 1024)
     refused(lambda: oxiwarp.rms_norm(x), "CUDA out of memory", error=torch.OutOfMemoryError, device=cuda)
@@ -264,12 +276,12 @@ def test_out_of_memory_cuda(cuda):
 
 
 def resident():
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_nothing_leaks():
-    """Arguments and results are freed, of refused calls too, and without the garbage collector's help."""
+    """Arguments and results of valid and rejected calls are freed without the garbage collector."""
 
     def calls():
         x, weight, out = torch.ones(16, 65536), torch.ones(65536), torch.ones(16, 65536)
@@ -313,7 +325,7 @@ def test_not_tensors():
 
 
 def test_shared_operators_name_the_function():
-    """gelu and geglu run operators that other functions run too."""
+    """The error names the public function that was called, even if several functions share one torch operator."""
     x = torch.ones(2, 8)
     refused(lambda: oxiwarp.gelu(x.double()), "^gelu: x is float64")
     refused(lambda: oxiwarp.silu_and_mul(x, x, out=x), "^silu_and_mul: out overlaps")
@@ -367,7 +379,7 @@ def test_windows_of_numpys_integers():
 
 
 def test_a_rotation_without_tables(device):
-    """The operators have optional tables, as `qk_norm_rope` has: their kernels and fakes need them."""
+    """`rope` and `rope_pair` raise an error without tables, which are optional in their schemas."""
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)
         turn = (None, None, 0, 0, True, -1, True, False, False, 0)

@@ -1,4 +1,4 @@
-"""`oxiwarp.cross_entropy` against float64 and torch, eager and compiled."""
+"""Tests of `oxiwarp.cross_entropy`: compared with float64 and torch, eager and compiled."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ OPTIONS = [
 
 
 def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
-    """A class for each row; every fifth row is ignored, but the first is not."""
+    """Return a random class index for each row. Every fifth row is ignored, starting with the second."""
     target = torch.randint(0, cols, (rows,), generator=torch.Generator().manual_seed(rows + cols))
     target[1::5] = ignored
     return target.to(dtype).to(device)
 
 
 def close(ours, own, right, what=""):
-    """No further off than twice torch's own result, or than two units of its dtype."""
+    """Check that the error of `ours` is at most twice that of torch's result `own`, plus 2 eps of `right`."""
     off, torch_off = ((value.double() - right).abs() for value in (ours, own))
     allowed = 2 * torch_off + 2 * torch.finfo(ours.dtype).eps * right.abs() + 1e-6
     worst = (off - allowed).nan_to_num(nan=float("inf")).max() if off.numel() else torch.zeros(())
@@ -74,7 +74,7 @@ def test_large_table(rows, cols, gib, cuda):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 def test_shapes_and_targets(dtype, device):
-    """Any rank; strided logits as in language models; targets of both types and strided ones."""
+    """Logits may have any rank and strides. Targets may be int64 or int32, and strided."""
     logits = random((3, 6, 50), torch.float32, device)
     target = classes(18, 50, device, dtype=dtype).view(3, 6)
     for x, t in (
@@ -121,7 +121,10 @@ def test_all_ignored(device):
 
 
 def test_wrong_target(device):
-    """An error on the CPU; NaN on a GPU, for these rows alone, and the context lives."""
+    """A class index out of range is an error on the CPU.
+
+    On a GPU, loss and gradient are NaN only in the row of the bad index, and the CUDA context stays usable.
+    """
     logits = random((5, 9), torch.float32, device).requires_grad_()
     for wrong in (9, -1, 2**40, -(2**63)):
         target = torch.tensor([1, wrong, 2, -100, 3], device=device)
@@ -161,7 +164,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", backends())
 def test_compiles(backend, dynamic, device):
-    """In one graph, forward and backward, for any number of rows."""
+    """`cross_entropy` compiles to one graph, forward and backward, for any number of rows."""
 
     def f(logits, target):
         return oxiwarp.cross_entropy(logits * 2, target, label_smoothing=0.1, z_loss=0.01)
@@ -176,7 +179,7 @@ def test_compiles(backend, dynamic, device):
 
 
 def test_graph(cuda):
-    """Forward and backward in a CUDA graph, replayed on new input."""
+    """A CUDA graph of forward and backward, replayed on new input, gives the right loss and gradient."""
     logits, target = random((64, 1000), torch.bfloat16, cuda), classes(64, 1000, cuda)
     static = torch.zeros_like(logits).requires_grad_()
 
@@ -203,7 +206,7 @@ def test_graph(cuda):
 
 @pytest.mark.parametrize("ignore_index", [2**32, 2**32 + 1, -(2**40), 2**31, -(2**31) - 1])
 def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
-    """It ignores no row, in a mean either, as with int64 targets."""
+    """An `ignore_index` outside the range of int32 ignores no row, for int32 and int64 targets, as in torch."""
     x = random((3, 5), torch.float32, device).requires_grad_()
     target = torch.tensor([0, 1, 0], device=device)
     with torch.enable_grad():
@@ -216,7 +219,10 @@ def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
 
 
 def test_smoothing_of_logits_whose_sum_overflows(device):
-    """The mean of the logits is finite, so the loss is no NaN. (torch's loss is infinite: it adds up logarithms.)"""
+    """With label smoothing, the loss is not NaN if the sum of the logits overflows, because their mean is finite.
+
+    torch's loss is infinite here, because torch adds up log-probabilities.
+    """
     x = torch.full((2, 129), 3.4e38, device=device)
     x[:, 1::2] *= -1
     x.requires_grad_()

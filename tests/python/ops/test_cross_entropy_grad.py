@@ -1,4 +1,4 @@
-"""The gradient of `oxiwarp.cross_entropy` against float64 and torch."""
+"""Tests of the gradient of `oxiwarp.cross_entropy`: compared with float64 and torch."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ import oxiwarp
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 7), (6, 64), (9, 129), (3, 3072), (2, 40_001)], ids=str)
 def test_gradient(shape, dtype, options, device):
-    """Against float64 through autograd of torch's own, in units of each row's largest."""
+    """The error of the gradient is at most about twice torch's, relative to the largest value of each row."""
     logits, dloss = random(shape, dtype, device, scale=2.0), torch.tensor(1.75, device=device)
     target = classes(*shape, device, options.get("ignore_index", -100))
     ours, own = (gradient(f, logits, target, dloss, **options) for f in (oxiwarp.cross_entropy, F.cross_entropy))
@@ -21,7 +21,7 @@ def test_gradient(shape, dtype, options, device):
     assert ours.dtype == dtype and ours.shape == logits.shape
     largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
     off, torch_off = ((value.double() - right).abs() / largest for value in (ours, own))
-    units = 4 if dtype == torch.float32 else 2  # `lse` is kept in float32: near 8 its rounding is 2 units of 1
+    units = 4 if dtype == torch.float32 else 2  # `lse` is stored in float32: near 8, rounding adds 2 eps
     assert off.max() <= 2 * torch_off.max() + units * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"
 
 
@@ -39,7 +39,10 @@ def test_gradient_of_z_loss(device):
 
 
 def test_gradient_modes(device):
-    """Strided logits; `lse` has no gradient; a second derivative is refused; grad mode may be off."""
+    """Logits may be strided, `lse` has no gradient, and a second derivative is an error.
+
+    Without grad mode, the loss does not require grad.
+    """
     wide, target = random((4, 6, 20), torch.float32, device), classes(20, 20, device).view(4, 5)
     right = gradient(
         lambda x, t: F.cross_entropy(x[:, :-1].reshape(-1, 20), t.reshape(-1)), wide, target, torch.ones(())

@@ -1,4 +1,4 @@
-"""What `oxiwarp.cross_entropy` refuses, by kernel and by fake."""
+"""Tests of invalid arguments of `oxiwarp.cross_entropy`: errors of the kernels and of their fake (meta) kernels."""
 
 import pytest
 import torch

@@ -35,7 +35,7 @@ def test_side_stream(data):
 
 
 def test_graph(data):
-    """A call is captured in a CUDA graph and replayed with new input."""
+    """A CUDA graph that captured calls gives the right results when it is replayed with new input."""
     x, weight, _ = data
     static = torch.zeros_like(x)
     graph = torch.cuda.CUDAGraph()
@@ -180,14 +180,14 @@ def test_threads_and_streams(data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_executor_agrees(dtype, cuda):
-    """The CPU executor and the GPU differ only by the approximate rsqrt: they share the source and the order of sums.
+    """The CPU executor and the GPU run the same kernel source. Only the GPU's rsqrt is approximate.
 
     The float32 bound is 3.57 eps (eps = 2^-23). The GPU's rsqrt contributes 1.07 (2^-22.9), and the rounded rsqrt of
     the executor 0.5. Both round two products, with 0.5 each.
 
-    In 16 bits the difference seldom changes a rounding, and then by one unit. The product with the weight propagates a
-    change of at most eps and is rounded on both devices. The sum is eps + (2 + eps) * eps / 2 relative to the exact
-    product, which is below 2 * eps * (1 + eps) relative to the rounded one.
+    In 16 bits the difference seldom changes a rounding, and then by one unit in the last place. The product with the
+    weight propagates a change of at most eps and is rounded on both devices. The total, relative to the exact product,
+    is eps + (2 + eps) * eps / 2. Relative to the rounded product, this is below 2 * eps * (1 + eps).
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)
@@ -196,7 +196,7 @@ def test_executor_agrees(dtype, cuda):
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            # Below the smallest normal number a unit is no longer relative.
+            # Subnormal numbers have a fixed spacing. Their error is relative to the smallest normal number.
             off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
             assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:
@@ -205,7 +205,7 @@ def test_executor_agrees(dtype, cuda):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mean_error_is_torchs(dtype, cuda):
-    """Over many values, the mean error is no larger than that of torch's chain."""
+    """Over many values, the mean error is at most 1.05 times the mean error of torch's operators."""
     x, weight = random((256, 3072), dtype, cuda), make_weight("same", 3072, dtype, cuda)
     right = reference(x, weight)
     ours, own = ((f(x, weight).double() - right).abs().mean() for f in (oxiwarp.rms_norm, torch_chain))

@@ -1,7 +1,8 @@
-"""Launches that overlap on a GPU: later ones see what earlier ones write. In a process of its own, so that they do.
+"""Tests of overlapping launches (programmatic dependent launch): a kernel sees what earlier kernels write.
 
-All launches are in graphs, one behind the other on the GPU, and of so few rows that all blocks of one have room beside
-those of the next. Inputs change with each replay: what is read too early is wrong.
+Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in CUDA
+graphs. They have so few rows that the blocks of two consecutive launches fit on the GPU together. The inputs change
+with each replay, so that a read that is too early gives a wrong result.
 """
 
 import os
@@ -25,9 +26,10 @@ def test_overlap(name, cuda):
 
 
 def steps(device, shape=SHAPE):
-    """Calls of every operator from a tensor to one of its shape. A second call has the last of several results.
+    """Return calls by name: each runs an operator on a tensor and returns a result with as many elements.
 
-    A loss has no such result.
+    If an operator has several results, a second call returns the last one. Operators without such a result, for
+    example a loss, are left out.
     """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
@@ -47,7 +49,7 @@ def step(form, at, others):
 
 
 def pairs(calls, x, wait):
-    """Each step behind each."""
+    """Run every ordered pair of calls, the second on the result of the first."""
     results = []
     for first, second in product(calls.values(), repeat=2):
         before = first(x)
@@ -58,7 +60,7 @@ def pairs(calls, x, wait):
 
 
 def in_turns(calls, x, wait):
-    """The same few buffers again and again, each read while another is written."""
+    """Run `rope` on its own result 300 times. The graph reuses few buffers: one is read while another is written."""
     for _ in range(300):
         x = calls["rope"](x)
         wait()
@@ -66,7 +68,7 @@ def in_turns(calls, x, wait):
 
 
 def forks(calls, x, wait):
-    """A launch behind a copy, behind a fill, and behind the join of two branches, of which one ends with a copy."""
+    """Run launches after a copy, after a fill, and after the join of two branches, one of which ends with a copy."""
     main = torch.cuda.current_stream()
     side = main if wait is not nothing else torch.cuda.Stream()
     first = calls["rms_norm"](x.clone())
@@ -86,9 +88,9 @@ def forks(calls, x, wait):
 
 
 def check(sequence):
-    """A graph of the calls, replayed with new inputs, gives what the calls give that wait after each other."""
+    """Check that a CUDA graph of `sequence`, replayed with new inputs, gives the results of synchronized calls."""
     static, graph = torch.zeros(SHAPE, device="cuda", dtype=torch.bfloat16), torch.cuda.CUDAGraph()
-    calls = steps(static.device)  # copies from the CPU: nothing that a capture may have in it
+    calls = steps(static.device)  # copies operands from the CPU, which a capture does not allow
     sequence(calls, static, torch.cuda.synchronize)  # loads the kernels
     with torch.cuda.graph(graph):
         results = sequence(calls, static, nothing)
@@ -100,7 +102,7 @@ def check(sequence):
 
 
 def nothing():
-    """Does not wait."""
+    """Replace `torch.cuda.synchronize` in a capture, which does not allow it."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tensors without elements: every public operator and its gradient, whatever strides torch gives such tensors."""
+"""Tests of tensors without elements: every public operator and its gradient accept them with any strides."""
 
 import pytest
 import torch
@@ -12,7 +12,10 @@ NAMES = list(calls("cpu"))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name, device):
-    """Of a sum, an expanded tensor comes back: without elements `contiguous()` leaves its strides of 0."""
+    """The backward pass accepts the expanded gradient that `sum()` gives for a result without elements.
+
+    `contiguous()` keeps the strides of 0 of such a tensor.
+    """
     call, x = calls(device)[name]
     x = x[:0].clone().requires_grad_()
     with torch.enable_grad():
@@ -28,7 +31,7 @@ def test_strides(name, device):
 
 
 def test_patched_norm(device):
-    """An expert to which no token goes."""
+    """A patched norm and its gradient accept an empty input, as in an expert that gets no tokens."""
     module = nn.RMSNorm(64, eps=1e-6).to(device)
     oxiwarp.patch(module, cpu_kernels=True)
     x = torch.empty(0, 64, device=device, requires_grad=True)

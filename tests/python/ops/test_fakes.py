@@ -1,4 +1,4 @@
-"""What the kernels refuse, their fakes refuse in the same words: meta tensors, and torch.compile while it traces."""
+"""Tests of the fake (meta) kernels, which also run while torch.compile traces: they raise the errors of the kernels."""
 
 import re
 
@@ -16,7 +16,7 @@ OPS = torch.ops.oxiwarp
 
 
 class On:
-    """Operands on a device."""
+    """Operands of the cases on one device."""
 
     def __init__(self, device: str):
         self.x, self.heads = (random(shape, F32, device) for shape in ((3, 8), (2, 6, 3, 16)))
@@ -97,29 +97,29 @@ def test_the_same_words(name, device):
 
 
 def outcome(form, arguments):
-    """The shapes and dtypes of the results, or the words of the error."""
+    """Return the shapes and dtypes of the results, or the text of the error."""
     try:
         results = form.info.function(**arguments)
     except (RuntimeError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0].replace("NaN", "nan")
-        return re.sub(r"torch\.(?=(float|int|bool|complex))", "", said)  # a fake names dtypes as torch does
+        return re.sub(r"torch\.(?=(float|int|bool|complex))", "", said)  # fake kernels write `torch.float64`
     results = results if isinstance(results, tuple) else (results,)
     return [(tuple(result.shape), result.dtype) for result in results]
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_for_each_role(name, device):
-    """The fake refuses an operand that the kernel refuses, in the same words, and takes one that the kernel takes.
+    """For every changed operand, the fake kernel and the kernel give the same shapes and dtypes, or the same error.
 
-    Another first operand, or another shape of rows or heads, makes several operands wrong: the order of the checks
-    decides which one the error names.
+    A changed first operand, or a changed shape of rows or heads, makes several operands wrong. Then both raise an
+    error, but the errors may name different operands, because the order of the checks differs.
     """
     form, wrong = FORMS[name], []
     x = random((3, 4, 16), form.info.dtypes[0], device)
     for operand, what, arguments in bad_calls(form, x):
         fakes = {key: t.to("meta") if isinstance(t, torch.Tensor) else t for key, t in arguments.items()}
         real, fake = outcome(form, arguments), outcome(form, fakes)
-        if "target of row" in real:  # a value, which a fake does not have
+        if "target of row" in real:  # the kernel checks a value, which a fake kernel does not have
             continue
         shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
         several = shape or operand == form.info.first
@@ -131,7 +131,7 @@ def test_the_same_for_each_role(name, device):
 
 @pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm"])
 def test_what_both_take(norm):
-    """Tables in every form that is allowed."""
+    """Kernels and fake kernels accept cos and sin tables in every allowed form."""
     for device in ("meta", "cpu"):
         on = On(device)
         q, k = on.heads, on.one_head

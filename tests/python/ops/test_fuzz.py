@@ -1,4 +1,4 @@
-"""Random calls of every public operator: some of them in each run, and that wrong results are found."""
+"""Tests with the fuzzer: random calls of every public operator give right results, and wrong operators are found."""
 
 import inspect
 import os
@@ -12,9 +12,9 @@ from fuzz.__main__ import main
 import oxiwarp
 from oxiwarp import ops
 
-# Other cases in each run, but not in CI: there a case that nobody has seen must not fail an unrelated change.
+# Each run has a new seed, except in CI, where a new case must not fail an unrelated change.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
-MUTANT_CASES = 150  # in which a wrong operator has to be found
+MUTANT_CASES = 150  # a wrong operator must fail in at least one of this many random cases
 
 
 def test_every_operator_has_a_generator():
@@ -35,7 +35,7 @@ def test_random_calls(name, device):
 
 
 def test_cases_repeat():
-    """A case is the same each time, and so is the one that its choices give."""
+    """A case is the same each time that it runs, and also if it is replayed from its recorded random choices."""
     operator, key = fuzz.OPERATORS["rms_norm"], fuzz.key_of("rms_norm", 3, 5)
     first, again = fuzz.run_case(operator, key), fuzz.run_case(operator, key)
     replayed = fuzz.run_case(operator, key, first.choices)
@@ -44,11 +44,11 @@ def test_cases_repeat():
         assert torch.equal(other.case.tensors["x"], first.case.tensors["x"])
 
 
-# Wrong operators: a function of the right one, its tensors and its options.
+# Wrong operators. Each function takes the right operator and its arguments, and returns a wrong result.
 
 
 def first_result(change):
-    """Change the first result."""
+    """Return a wrong operator that applies `change` to the first result."""
 
     def wrong(right, *args, **options):
         y = right(*args, **options)
@@ -101,7 +101,7 @@ def forgets_out(right, x, out=None, **options):
 
 
 class Counts:
-    """Another last bit in every second call."""
+    """A wrong operator whose float32 results differ in the last bit in every second call."""
 
     def __init__(self):
         self.calls = 0
@@ -137,12 +137,12 @@ def causal_by_one(right, causal=False, window=None, **options):
 
 
 def other(**changed):
-    """Other values of options."""
+    """Return a wrong operator that replaces the options in `changed`."""
     return lambda right, *args, **options: right(*args, **{**options, **changed})
 
 
 def tail_of_packed(right, cu_seqlens=None, **options):
-    """A sequence more: the tokens behind the last one."""
+    """Treat the padding tokens after the last packed sequence as one more sequence."""
     if isinstance(cu_seqlens, torch.Tensor) and cu_seqlens[-1] < len(options["q"]) and options["layout"] == "bshd":
         end = cu_seqlens.new_tensor([len(options["q"])])
         cu_seqlens = torch.cat((cu_seqlens, end))
@@ -150,7 +150,7 @@ def tail_of_packed(right, cu_seqlens=None, **options):
 
 
 def counts_ignored(right, target=None, **options):
-    """A mean over all rows."""
+    """Divide the mean loss by the number of all rows, also the ignored ones."""
     loss = right(target=target, **options)
     if options["reduction"] != "mean" or options["return_lse"] or not target.numel():
         return loss
@@ -198,7 +198,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_fuzzer_notices(mutant, monkeypatch):
-    """An operator that is wrong in this way fails in one of `MUTANT_CASES` cases."""
+    """Each wrong operator fails in one of `MUTANT_CASES` random cases."""
     name, wrong = MUTANTS[mutant]
     right = getattr(oxiwarp, name)
 
@@ -215,7 +215,7 @@ def test_the_fuzzer_notices(mutant, monkeypatch):
 
 
 def test_small_cases(monkeypatch):
-    """A failing case is made smaller, and described with the command that repeats it."""
+    """The fuzzer reduces a failing case to a smaller one, and reports the command that repeats it."""
     right = oxiwarp.softmax
     monkeypatch.setattr(oxiwarp, "softmax", lambda x, log=False: one_element(right(x, log=log)))
     number = next(n for n in range(MUTANT_CASES) if fuzz.run_number("softmax", 1, n, smaller=False)[0].failure)
@@ -226,7 +226,7 @@ def test_small_cases(monkeypatch):
 
 
 def test_command(monkeypatch, capsys):
-    """The exit code says whether there were failures."""
+    """The fuzzer's command exits with 1 if a case failed, otherwise with 0."""
     assert main(["--seconds", "1", "--op", "silu", "--seed", "1"]) == 0
     assert "silu" in capsys.readouterr().out
     assert main(["--op", "silu", "--seed", "1", "--case", "4"]) == 0

@@ -1,4 +1,4 @@
-"""`oxiwarp.gated_residual` and `gated_residual_ada_norm` against eager torch, bit for bit, and against each other."""
+"""Tests of `oxiwarp.gated_residual` and `gated_residual_ada_norm`: bit for bit against eager torch."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ NORM = pytest.mark.parametrize("norm", NORMS)
 
 
 def make(form, shape, dtype, device, single=False, table=False):
-    """x, y and the gate, which may be float32, and its table."""
+    """Return `[x, y, gate]` and a dict that may contain a gate table. `single`: gate and table are float32."""
     x, y = random(shape, dtype, device), random(shape, dtype, device, 1)
     own = F32 if single else dtype
     tables = {"gate_table": random((shape[2],), own, device, 3, 0.3)} if table else {}
@@ -20,7 +20,7 @@ def make(form, shape, dtype, device, single=False, table=False):
 
 
 def check(arguments, tables, what):
-    """Every step is one operation: the bits are torch's on the CPU too."""
+    """Check `gated_residual` bit for bit, on the CPU too: it has no sum over a row, whose order could differ."""
     x, y, gate = arguments
     for clip in (False, True):
         total = oxiwarp.gated_residual(x, y, gate, **tables, clip=clip)
@@ -58,7 +58,7 @@ def test_modes_differ(dtype, device):
 
 @DTYPE
 def test_clip(dtype, device):
-    """What float16 cannot hold, infinities too; a NaN stays. In any dtype as torch's clip."""
+    """In any dtype, `clip` clamps to the range of float16, as torch's clip does. It clamps infinities and keeps NaN."""
     x = torch.tensor([6e4, -6e4, float("inf"), -float("inf"), float("nan"), 1.0], device=device).to(dtype)
     y, gate = torch.tensor([6e4, -6e4, 1.0, 1.0, 1.0, 2.0], device=device).to(dtype), torch.ones(6, device=device)
     for own in (gate, gate.to(dtype)):
@@ -79,7 +79,7 @@ def test_ranks_and_no_rows(shape, device):
 
 @DTYPE
 def test_strided_and_unaligned(dtype, device):
-    """Slices, and bases that are not aligned, of each operand."""
+    """`gated_residual` accepts slices and unaligned base addresses of each operand."""
     arguments, _ = make("token", (2, 3, 64), dtype, device)
     for name, tensor in enumerate(arguments):
         for start in (0, 1, 64):
@@ -88,7 +88,7 @@ def test_strided_and_unaligned(dtype, device):
 
 
 def both(arguments, gate_table, operands, norm, **options):
-    """The op, and the two that it stands for."""
+    """Check that `gated_residual_ada_norm` equals the two separate operators, and return its results."""
     normed, total = oxiwarp.gated_residual_ada_norm(*arguments, **operands, **gate_table, norm=norm, **options)
     mode = {"mode": options.get("mode", "exact")}
     x, y, gate = arguments
@@ -106,7 +106,10 @@ def both(arguments, gate_table, operands, norm, **options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cols", [7, 64, 640, 25000])
 def test_both_in_one_pass(cols, form, norm, dtype, device):
-    """The bits of the one after the other, whatever the dtypes; 25,000 columns are more than wait in shared memory."""
+    """`gated_residual_ada_norm` gives the same bits as `gated_residual` and `ada_norm`, for all combinations of dtypes.
+
+    Rows of 25,000 columns do not fit in shared memory.
+    """
     shape = (2, 3, cols)
     for single, gate_single in ((False, False), (True, True), (False, True)):
         arguments, table = make(form, shape, dtype, device, gate_single, table=True)
@@ -123,7 +126,7 @@ def test_both_in_one_pass(cols, form, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """Flux's and LTX's chains, and Wan's, in float32 from one to the other."""
+    """`gated_residual_ada_norm` equals torch bit for bit on a GPU, also with float32 modulation, as in Wan."""
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     for single in (False, True):
         arguments, _ = make("batch slice", shape, dtype, device, single)

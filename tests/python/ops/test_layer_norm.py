@@ -1,4 +1,4 @@
-"""`oxiwarp.layer_norm` against float64, and against torch and diffusers bit for bit on a GPU."""
+"""Tests of `oxiwarp.layer_norm`: compared with float64 and, bit for bit on a GPU, with torch and diffusers."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ PARAMETERS = [(None, None), ("same", "same"), ("f32", "f32"), ("same", None), (N
 
 
 def make(kinds, cols, dtype, device):
-    """Weight and bias: absent, as x, or float32."""
+    """Return weight and bias. Each `kind` is None, "same" (dtype of x) or "f32"."""
     return [
         None if kind is None else random((cols,), F32 if kind == "f32" else dtype, device, seed, 0.5)
         for seed, kind in enumerate(kinds, 1)
@@ -21,7 +21,10 @@ def make(kinds, cols, dtype, device):
 
 
 def check(x, weight=None, bias=None, eps=1e-5):
-    """Half a unit of the float64 result, and what float32 loses of the terms: more where the mean is far from 0."""
+    """Check `layer_norm` against float64, and return its result.
+
+    The bound is half a unit in the last place, plus the float32 error of the terms. This error grows with the mean.
+    """
     y = oxiwarp.layer_norm(x, weight, bias, eps)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
     double = x.double()
@@ -62,7 +65,7 @@ def test_large_table(rows, cols, gib, cuda):
 @DTYPE
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, dtype, device):
-    """torch's own; FP32LayerNorm's where the parameters are float32."""
+    """On a GPU, `layer_norm` equals torch bit for bit, and FP32LayerNorm if the parameters are float32."""
     x = random((16, cols), dtype, device) + 0.5
     for kinds in PARAMETERS[:3]:
         weight, bias = make(kinds, cols, dtype, device)
@@ -87,7 +90,7 @@ def test_fp32_layer_norm_of_diffusers(dtype, device):
 @DTYPE
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided_and_unaligned(cols, dtype, device):
-    """Slices, two levels of rows, one row repeated, bases that are not aligned: the bits of packed rows."""
+    """Slices, expanded rows and unaligned base addresses give the same bits as contiguous rows."""
     wide = random((4, 3, 3 * cols), dtype, device)
     weight, bias = make(("same", "f32"), cols, dtype, device)
     views = (wide[..., :cols], wide[..., cols : 2 * cols], wide[1:3, ::2, -cols:], wide[:, 1, :cols], wide[0, 0, :cols])
@@ -105,7 +108,7 @@ def test_ranks_and_no_rows(shape, device):
 
 @DTYPE
 def test_extremes(dtype, device):
-    """NaN and infinities leave no mean, as in torch, and stay in their row; a constant row has no variance."""
+    """A row with NaN or an infinity becomes NaN, as in torch. Other rows, also a constant row, are right."""
     x = random((6, 72), dtype, device)
     x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), -float("inf"), 3.0
     weight, bias = make(("same", "same"), 72, dtype, device)
@@ -133,7 +136,10 @@ def test_out_of_memory_cpu():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [5, 7, 9, 17, 33, 1001])
 def test_constant_rows(cols, dtype, device):
-    """Of columns that torch's vectorised kernel does not take: the variance is exactly 0, as in torch."""
+    """The variance of a constant row is exactly 0, as in torch.
+
+    torch's vectorized kernel does not take these numbers of columns.
+    """
     x = torch.full((2, cols), 1000.1, device=device).to(dtype)
     scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)
     assert (oxiwarp.layer_norm(x) == 0).all()
@@ -141,5 +147,5 @@ def test_constant_rows(cols, dtype, device):
     heads = x.unsqueeze(0).unsqueeze(2)
     assert (oxiwarp.qk_norm_rope(heads, norm="layer_norm") == 0).all()
     assert oxiwarp.layer_norm(x, eps=0.0).isnan().all()
-    if device.type == "cuda":  # torch's kernel for the CPU has a rounding error here
+    if device.type == "cuda":  # torch's CPU kernel has a rounding error here
         assert (torch.nn.functional.layer_norm(x, (cols,)) == 0).all()

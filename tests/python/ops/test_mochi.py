@@ -1,4 +1,4 @@
-"""Mochi's ops against diffusers' modules and the eager chain, bit for bit on a GPU, and against float64."""
+"""Tests of Mochi's operators: compared with float64 and, bit for bit on a GPU, with diffusers and eager torch."""
 
 import pytest
 import torch
@@ -15,13 +15,13 @@ chained = oxiwarp.residual_tanh_gated_rms_norm_modulated
 
 
 def make(form, shape, dtype, device):
-    """x, x_res, gate, scale."""
+    """Return `[x, x_res, gate, scale]`."""
     sides = [operand(form, shape, dtype, device, seed, 1.0) for seed in (2, 3)]
     return [random(shape, dtype, device), random(shape, dtype, device, 1), *sides]
 
 
 def check(arguments, what, *, bits):
-    """Each op beside eager torch; the two chained are the two."""
+    """Check both operators against eager torch and float64, and the fused operator against the two operators."""
     x, x_res, gate, scale = arguments
     out = residual(x, x_res, gate)
     check_chain(out, mochi_residual(x, x_res, gate), mochi_residual(*doubles([x, x_res, gate])), what, bits=bits)
@@ -46,13 +46,13 @@ def test_bits_of_torch(cols, dtype, device):
 def test_forms(cols, form, dtype, device):
     arguments = make(form, (2, 3, cols), dtype, device)
     check(arguments, f"{form} {cols}", bits=False)
-    # In float32 beside 16 bits: the tangent is not rounded.
+    # With a float32 gate, tanh(gate) is not rounded to 16 bits.
     check([*arguments[:2], *(side.float() for side in arguments[2:])], f"{form} {cols}, float32", bits=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_gate(dtype, device):
-    """Of a row of ones and minus zeros the result is the gate's tangent."""
+    """For every 16-bit gate, the residual of a row of ones, added to -0.0, is tanh(gate)."""
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
     assert same_bits(residual(-0.0 * ones, ones, gate, eps=0.0)[0, 0], torch.tanh(gate.float()).to(dtype))
@@ -60,7 +60,10 @@ def test_every_gate(dtype, device):
 
 @DTYPE
 def test_modules_of_diffusers(dtype, device):
-    """MochiModulatedRMSNorm as MochiTransformerBlock calls it, and MochiRMSNormZero: `[B, D]` for `[B, S, D]`."""
+    """The operators equal MochiRMSNormZero, and MochiModulatedRMSNorm as MochiTransformerBlock calls it.
+
+    A gate or scale `[B, D]` means `[B, 1, D]`.
+    """
     mochi = pytest.importorskip("diffusers.models.transformers.transformer_mochi")
     x, x_res, *_ = make("vector", (2, 16, 3072), dtype, device)
     emb = random((2, 4 * 3072), dtype, device, 4)
@@ -84,7 +87,7 @@ def test_modules_of_diffusers(dtype, device):
 
 @DTYPE
 def test_modulated_rounds_once(dtype, device):
-    """It is not the chain that rounds after every step."""
+    """In 16 bits, `modulated_rms_norm` rounds once and so differs from `ada_norm`, which rounds after every step."""
     x, _, _, scale = make("batch", (2, 16, 640), dtype, device)
     differ = (modulated(x, scale) != oxiwarp.ada_norm(x, scale, norm="rms_norm")).double().mean()
     assert differ == 0 if dtype == torch.float32 else differ > 0.05
@@ -123,7 +126,7 @@ def test_strided_and_unaligned(dtype, device):
 
 @DTYPE
 def test_extremes(dtype, device):
-    """NaN and infinities are where torch has them."""
+    """NaN and infinities are in the same elements as in torch's result."""
     x, x_res, gate, scale = make("batch", (1, 6, 72), dtype, device)
     x_res[0, 0, 3], x_res[0, 1, 5], x[0, 2, 7], x[0, 3, 9] = float("nan"), float("inf"), float("nan"), -float("inf")
     gate[0, 0, 11] = float("nan")

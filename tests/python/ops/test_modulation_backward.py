@@ -1,4 +1,4 @@
-"""Gradients of `ada_norm`, `gated_residual` and the two in one, with tables, against float64, eager and compiled."""
+"""Tests of the gradients of `ada_norm`, `gated_residual` and fused variants against float64, eager and compiled."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from test_compile import backends
 import oxiwarp
 
 X = (2, 3, 96)
-# Of scale and shift: for a batch, a token, all rows, the rows of every batch, and one of each.
+# Shapes of scale and shift: per batch, per token, one vector, per token for all batches, mixed, no shift.
 FORMS = [
     ((2, 1, 96),) * 2,
     ((2, 3, 96),) * 2,
@@ -55,14 +55,14 @@ def operands(shapes, dtype, device, single=False):
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_ada_norm(form, rms, single, dtype, device):
-    """Without parameters, and with all of them and tables."""
+    """The gradients of `ada_norm` match float64, with and without weight, bias and tables."""
     dy = random(X, dtype, device, seed=9)
     tables = [(96,), (96,) if form[1] else None]
     for rest in ([None] * 4, [(96,), (96,), *tables]):
         inputs = operands([X, *form, *rest], dtype, device, single)
         got = gradients(lambda *inputs: ours(*inputs, rms=rms), inputs, [dy])
         right = gradients(lambda *inputs: ada_norm(*inputs, rms=rms), wide(inputs), [dy.double()])
-        shared = form[0] in ((2, 1, 96), (96,))  # by groups of rows; otherwise torch multiplies dy, in x's dtype
+        shared = form[0] in ((2, 1, 96), (96,))  # otherwise torch computes scale's gradient in x's dtype
         check(got, right, f"ada_norm {form}, rms {rms}", 2, None if shared else dtype)
         assert [g.dtype for g in got] == [x.dtype for x in inputs if x is not None]
 
@@ -100,10 +100,10 @@ def test_gated_residual(gate, single, dtype, device):
 
 
 def test_clip(device):
-    """Where the sum is clamped nothing comes back, and elsewhere all."""
+    """With `clip`, the gradient is zero for clamped elements of the sum and unchanged for all others."""
     x = torch.full((2, 8), 60000.0, dtype=torch.float16, device=device)
     y, gate = torch.full_like(x, 10000.0), torch.ones(8, dtype=torch.float16, device=device)
-    y[0], y[1, 3] = 5504.0, -5000.0  # the largest number itself, and one far from it
+    y[0], y[1, 3] = 5504.0, -5000.0  # sums of 65504, the largest float16, and 55000
     dx, dy, _ = gradients(
         lambda *inputs: oxiwarp.gated_residual(*inputs, clip=True), [x, y, gate], [torch.ones_like(x)]
     )
@@ -126,7 +126,10 @@ def test_clip(device):
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("form", [(2, 1, 96), (2, 3, 96)], ids=str)
 def test_gated_residual_ada_norm(form, rms, dtype, device):
-    """With a gate and all that can be, and without; what comes back for the sum too."""
+    """The gradients of `gated_residual_ada_norm` match float64, with all optional operands and with none.
+
+    Both results, the norm and the sum, have an incoming gradient.
+    """
     name = "rms_norm" if rms else "layer_norm"
     dys = [random(X, dtype, device, seed=seed) for seed in (18, 19)]
 
@@ -136,7 +139,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight through
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 
     for shapes in (
@@ -145,13 +148,12 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
     ):
         inputs = operands(shapes, dtype, device)
         right_ones = gradients(right, wide(inputs), [dy.double() for dy in dys])
-        # The kernel's sum may be rounded otherwise than this one: its norm then differs by half a unit here
-        # and there.
+        # The kernel may round some sums differently, which changes their norm by half a unit.
         check(gradients(fused, inputs, dys), right_ones, f"gated_residual_ada_norm {form}, rms {rms}", 4)
 
 
 def test_same_bits_as_without_gradients(device):
-    """Training sees what inference sees."""
+    """A call that records a gradient gives the same bits as a call that does not."""
     x, y, scale = (random(shape, torch.bfloat16, device, seed) for seed, shape in enumerate((X, X, (2, 1, 96))))
     calls = (
         lambda x: oxiwarp.ada_norm(x, scale, scale),
@@ -181,7 +183,7 @@ def test_only_what_is_asked_for(device):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", backends())
 def test_compiles(backend, dynamic, device):
-    """A block's chain in one graph, forward and backward, for any number of tokens."""
+    """The modulation of a block compiles to one graph, forward and backward, for any number of tokens."""
 
     def f(x, y, table, temb):
         scale, shift, gate = (temb[:, None] + table).chunk(3, -1)

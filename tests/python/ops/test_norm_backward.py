@@ -1,4 +1,4 @@
-"""Gradients of `rms_norm`, `add_rms_norm` and `layer_norm` against float64, eager and compiled."""
+"""Tests of the gradients of `rms_norm`, `add_rms_norm` and `layer_norm` against float64, eager and compiled."""
 
 import re
 
@@ -36,14 +36,17 @@ def test_rms_norm(shape, variant, dtype, device):
 @pytest.mark.parametrize("weight", [None, "same", "f32"])
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 64), (4, 3072)], ids=str)
 def test_add_rms_norm(shape, weight, dtype, device):
-    """What comes back for the sum too; its own gradient is added before the one rounding."""
+    """The gradients of `add_rms_norm` match float64, also with an incoming gradient for the sum.
+
+    The kernel adds the incoming gradient of the sum before it rounds the result once.
+    """
     x, residual = random(shape, dtype, device), random(shape, dtype, device, seed=3)
     inputs = [x, residual, make_weight(weight, shape[-1], dtype, device)]
     dys = [random(shape, dtype, device, seed=seed) for seed in (4, 5)]
 
     def right(x, residual, weight):
         total = x + residual
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight through
+        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
         return reference(total, weight), total
 
     ours = gradients(oxiwarp.add_rms_norm, inputs, dys)
@@ -63,13 +66,13 @@ def test_layer_norm(shape, weight, bias, dtype, device):
 
 
 def test_large_mean(device):
-    """The variance is that of x - mean: 1000 does not swallow it."""
+    """The gradient stays accurate for a mean of 1000, because the variance is computed from x - mean."""
     x, dy = random((4, 512), torch.float32, device) + 1000, random((4, 512), torch.float32, device, seed=1)
     check(gradients(oxiwarp.layer_norm, [x], [dy]), gradients(layer_norm, [x.double()], [dy.double()]), "mean", 2000)
 
 
 def test_strided_and_expanded(device):
-    """Slices of wider rows; a gradient of strides 0, and a transposed one."""
+    """The gradients accept strided rows, and an incoming gradient that is expanded (stride 0) or transposed."""
     wide_x = random((4, 3, 96), torch.float32, device)
     for rows in (wide_x[..., 32:64], wide_x[:, 1, :33], wide_x[0, 0]):
         dy = torch.ones((), device=device).expand(rows.shape)
@@ -101,7 +104,7 @@ def test_only_what_is_asked_for(device):
 
 @pytest.mark.parametrize("cols", [40, 1024, 3072])
 def test_same_bits_each_time(cols, device):
-    """Sums over rows do not depend on what runs beside; a row's gradient not on the other rows."""
+    """All gradients have the same bits in every call, and the gradient of a row does not depend on other rows."""
     inputs = [random((700, cols), torch.bfloat16, device), random((cols,), torch.float32, device)]
     dy = random((700, cols), torch.bfloat16, device, seed=1)
     for function in (oxiwarp.rms_norm, oxiwarp.layer_norm):
@@ -129,7 +132,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", backends())
 def test_compiles(backend, dynamic, device):
-    """In one graph, forward and backward, for any number of rows."""
+    """The norms compile to one graph, forward and backward, for any number of rows."""
 
     def f(x, weight, bias):
         y, total = oxiwarp.add_rms_norm(x * 2, x, weight, rounding="before_weight")
@@ -145,7 +148,7 @@ def test_compiles(backend, dynamic, device):
 
 
 def test_modules_train(device):
-    """A few steps of a small model: the loss falls as with torch's own norm."""
+    """After five training steps of weight and bias, the loss equals the loss with torch's layer norm."""
     losses = []
     for function in (layer_norm, oxiwarp.layer_norm):
         torch.manual_seed(0)
@@ -195,7 +198,7 @@ def test_bad_input(call, message, device):
 
 
 def test_refused_modes(device):
-    """No gradient with `out`, none in forward-mode AD."""
+    """A gradient with `out` is an error, and so is forward-mode AD."""
     x, out = random((4, 8), torch.float32, device).requires_grad_(), torch.empty(4, 8, device=device)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="^rms_norm: an input requires grad, .* with out"):
         oxiwarp.rms_norm(x, out=out)

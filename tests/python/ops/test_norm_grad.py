@@ -1,4 +1,4 @@
-"""Gradients of the norms with respect to every operand, against float64 autograd of the eager formula."""
+"""Tests of the norms' gradients with respect to every operand, against float64 autograd of the eager formula."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# Their gradients are torch's, of a formula; the others run their kernels also where a gradient is needed.
+# If a gradient is needed, these operators run a torch formula. All other operators run their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# In units of the type, of the largest gradient of an operand: what a chain of a dozen roundings may lose.
+# Error bound for about a dozen roundings, in eps of the dtype, relative to an operand's largest gradient.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
 def gradients(f, operands, seeds):
-    """The results, and the gradients of them, weighed by random numbers, with respect to all operands."""
+    """Return the results, and the gradients with respect to all operands for random incoming gradients."""
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in operands.items()}
     with torch.enable_grad():
         outputs = results(f(**leaves))
@@ -44,7 +44,7 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # The formula that is differentiated gives what the kernel gives, but for flips of a rounding.
+        # The formula gives the kernel's result, except for values that are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -61,7 +61,7 @@ def test_every_operand(name, dtype, device):
 @DTYPE
 @CALL
 def test_operands_in_float32(name, dtype, device):
-    """Wan's modulation and FP32LayerNorm's parameters: the chain is in float32."""
+    """The gradients match float64 if modulations and parameters are float32, as in Wan and FP32LayerNorm."""
     names = CALLS[name].modulations + CALLS[name].vectors
     check(name, CALLS[name].operands(SHAPE, dtype, device, single=names))
 
@@ -69,13 +69,13 @@ def test_operands_in_float32(name, dtype, device):
 @DTYPE
 @pytest.mark.parametrize("name", [name for name in CALLS if "ada" in name or name == "gated_residual"])
 def test_one_rounding(name, dtype, device):
-    """Mode "fast" has the gradients of "exact"."""
+    """The gradients in mode "fast" are as accurate as in mode "exact"."""
     check(name, CALLS[name].operands(SHAPE, dtype, device), mode="fast")
 
 
 @CALL
 def test_only_what_is_asked_for(name, device):
-    """One leaf among many: the others get none; without grad mode the kernel runs."""
+    """A single operand that requires grad gets a gradient. Without grad mode, the result does not require grad."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     for key in CALLS[name].names:
         leaf = operands[key].clone().requires_grad_()
@@ -87,7 +87,7 @@ def test_only_what_is_asked_for(name, device):
 
 
 def test_absent_operands(device):
-    """Neither weight nor bias, no shift, no gate."""
+    """Gradients can be computed without weight, bias, shift and gate."""
     x = random(SHAPE, F32, device).requires_grad_()
     scale = random((24,), F32, device, 1).requires_grad_()
     with torch.enable_grad():
@@ -110,7 +110,7 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` goes through Mochi's formulas."""
+    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run a torch formula."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))
@@ -124,7 +124,7 @@ def test_forward_mode(name, device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in FORMULAS])
 def test_forward_mode_is_refused(name, device):
-    """A kernel has no tangent: an error, whichever operand has one, and the next call is right."""
+    """Forward-mode AD is an error for operators that run a kernel, for every operand. Later calls still work."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     plain = results(CALLS[name].ours(**operands))
     op = op_of(name)

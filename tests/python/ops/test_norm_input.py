@@ -1,4 +1,4 @@
-"""Bad input of the norms of diffusion transformers: one clear error, the same from kernel, fake and gradient."""
+"""Tests of bad input to the norms of diffusion transformers: kernels and fake (meta) kernels raise one clear error."""
 
 import re
 
@@ -15,7 +15,10 @@ CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def refused(name, device, message, changed, error=RuntimeError, **options):
-    """By the kernel, by the fake, and where a gradient is wanted: in the same words. The next call is right."""
+    """Check that the kernel and the fake kernel, each with and without a gradient, raise `error` with `message`.
+
+    `changed` maps the names of operands to functions that make them invalid. A valid call must work afterwards.
+    """
     for where in (device, torch.device("meta")):
         for grad in (False, True):
             operands = CALLS[name].operands(SHAPE, F32, where)
@@ -34,7 +37,7 @@ def refused(name, device, message, changed, error=RuntimeError, **options):
 @CALL
 def test_dtypes(name, device):
     for key in CALLS[name].names[1:]:
-        expected = "f32$"  # for what may be float32 too: x is
+        expected = "f32$"  # also for operands that may be float32, because x is float32
         refused(name, device, f"{key} is bf16, expected {expected}", {key: lambda t: t.bfloat16()})
         refused(name, device, f"{key} is float64, expected {expected}", {key: lambda t: t.double()})
         refused(name, device, f"{key} is float8_e5m2, expected {expected}", {key: lambda t: t.to(torch.float8_e5m2)})
@@ -71,7 +74,7 @@ def test_shapes(name, device):
 @pytest.mark.parametrize("eps", [-1.0, -0.25, float("nan"), -float("inf"), float("inf"), 1e39])
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("layer_norm", "gated_residual")])
 def test_eps(name, eps, device):
-    got = "NaN" if eps != eps else "inf" if eps > 1 else f"{eps:g}"  # in float32
+    got = "NaN" if eps != eps else "inf" if eps > 1 else f"{eps:g}"  # 1e39 is infinite in float32
     refused(name, device, f"eps is {got}, expected a finite number of 0 or more$", {}, eps=eps)
 
 
@@ -79,7 +82,7 @@ def test_eps(name, eps, device):
     ("name", "key"), [(name, key) for name, call in CALLS.items() for key in call.vectors if key.endswith("_table")]
 )
 def test_table_without_its_value(name, key, device):
-    """It would say nothing: a shift or a gate may be absent, its table not be there alone."""
+    """A shift may be absent, but a shift table without a shift is an error. The same holds for gates."""
     value = key.removesuffix("_table")
     if value == "scale" or name == "gated_residual":
         pytest.skip("the value is required")
@@ -88,7 +91,7 @@ def test_table_without_its_value(name, key, device):
 
 @CALL
 def test_strides(name, device):
-    """What two strides of rows do not reach, and columns that are apart."""
+    """It is an error if the last dimension is not contiguous, or if the rows need more than two strides."""
     call = CALLS[name]
     for key in call.names:
         operands = call.operands(SHAPE, F32, device)
@@ -109,7 +112,7 @@ def test_strides(name, device):
 
 @CALL
 def test_broadcasts_between(name, device):
-    """Of four dimensions, a modulation that repeats between two others, or before and after one."""
+    """A modulation may broadcast in its first or its last leading dimensions, but not between them or in both."""
     call = CALLS[name]
     for key in call.modulations:
         for shape in ((2, 1, 4, 8), (1, 3, 1, 8), (3, 1, 8)):
@@ -145,7 +148,7 @@ def test_layouts_and_types(name):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "RMS" not in name and "norm" in name])
 def test_names(name):
-    """Of modes and norms."""
+    """Unknown names of modes and norms are errors."""
     call, operands = CALLS[name], CALLS[name].operands(SHAPE, F32, "cpu")
     if "ada" not in name:
         return
@@ -183,7 +186,7 @@ def test_other_device(name, cuda):
 
 
 def test_out_of_memory_cpu():
-    """Outputs that cannot be had are torch's own error."""
+    """If an output cannot be allocated, the error is torch's own."""
     x, vector = torch.ones(1, 64).expand(2**42, 64), torch.ones(64)
     for call in (
         lambda: oxiwarp.ada_norm(x, vector),

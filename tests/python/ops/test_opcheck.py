@@ -1,6 +1,6 @@
-"""Every registered operator passes `torch.library.opcheck`: schema, fake, autograd, under AOTAutograd.
+"""Tests of `torch.library.opcheck` for every registered operator: schema, fake kernel, autograd and AOTAutograd.
 
-The calls are made of the schemas. What else an operator takes is checked beside its other tests.
+The arguments are generated from the schemas. The tests of each operator check further arguments.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""`oxiwarp.qk_norm_rope` against the modules that it stands for."""
+"""Tests of `oxiwarp.qk_norm_rope`: compared with the diffusers and transformers modules that it replaces."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ MODULES = {
 
 
 def module(norm, columns, dtype, device, *, eps=1e-6, seed=7):
-    """The module with random parameters."""
+    """Return the module for `norm` with random parameters."""
     made = MODULES[norm](columns, eps).to(device=device, dtype=dtype)
     for i, parameter in enumerate(made.parameters()):
         parameter.data.copy_(random(parameter.shape, dtype, device, seed=seed + i))
@@ -39,8 +39,11 @@ def tables(tokens, dim, device):
 
 
 def close(got, wanted, *, exact):
-    """All bits on CUDA. On the CPU torch sums in another order: a float32 statistic differs by units of its last place,
-    and a 16-bit value flips, by a unit of the norm's size, where it was close to the middle of two."""
+    """Check that `got` equals `wanted`: bit for bit on CUDA if `exact` is true, otherwise nearly.
+
+    On the CPU, torch sums in another order. A float32 statistic then differs in its last place. A 16-bit value may be
+    rounded differently if it is near the middle of two representable values.
+    """
     assert got.dtype == wanted.dtype and got.shape == wanted.shape
     if exact and got.is_cuda:
         assert torch.equal(got, wanted), f"{(got != wanted).double().mean().item():.2%} of the values differ"
@@ -56,7 +59,10 @@ def close(got, wanted, *, exact):
 @pytest.mark.parametrize("dim", [64, 72, 96, 128, 160, 256])
 @pytest.mark.parametrize("norm", MODULES)
 def test_per_head(norm, dim, dtype, device):
-    """Flux, HunyuanVideo, Qwen, Mochi, CogVideoX: each head, then the rotation; and each of the two alone."""
+    """A norm of each head, a rotation, and both together equal the modules of models.
+
+    Flux, HunyuanVideo, Qwen, Mochi and CogVideoX normalize each head.
+    """
     q, k = heads(dtype, device, dim=dim)
     of_q, of_k = (module(norm, dim, dtype, device, seed=seed) for seed in (7, 17))
     cos, sin = tables(9, dim, device)
@@ -75,7 +81,7 @@ def test_per_head(norm, dim, dtype, device):
 @pytest.mark.parametrize(("count", "dim"), [(32, 64), (12, 128), (40, 128)])
 @pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm", "layer_norm"])
 def test_across_heads(norm, count, dim, dtype, device):
-    """LTX-Video and Wan: all heads together, before they are split."""
+    """A norm over all heads of a token, followed by a rotation, equals the modules of LTX-Video and Wan."""
     q, k = (x.flatten(2) for x in heads(dtype, device, count=(count, count), dim=dim))
     of_q = module(norm, count * dim, dtype, device, eps=1e-5)
     cos, sin = tables(9, dim, device)
@@ -93,7 +99,7 @@ def test_across_heads(norm, count, dim, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ltx(dtype, device):
-    """One norm and one rotation over 2048 columns."""
+    """A norm and a rotation over all 2048 columns of a token equal the modules of LTX-Video."""
     q = random((2, 9, 2048), dtype, device)
     norm, (cos, sin) = module("rms_norm", 2048, dtype, device), tables(9, 2048, device)
     y = oxiwarp.qk_norm_rope(q, None, cos, sin, q_weight=norm.weight)
@@ -104,7 +110,10 @@ def test_ltx(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_qwen3(dtype, device):
-    """Grouped queries, halves, tables in the dtype: norm, transposition and rotation of the model."""
+    """The result equals Qwen3's norm, transposition and rotation.
+
+    Qwen3 has grouped-query attention, half-split pairs, and tables in the dtype of the model.
+    """
     q, k = heads(dtype, device, count=(8, 2))
     norm = modeling_qwen3.Qwen3RMSNorm(128).to(device, dtype).requires_grad_(False)
     norm.weight.copy_(random((128,), dtype, device, seed=9))
@@ -121,7 +130,7 @@ def test_qwen3(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_modes(dtype, device):
-    """One rounding at the end is closer to the truth than one after each step."""
+    """In 16 bits, mode "fast" (one rounding) is closer to float64 than mode "exact" (a rounding after each step)."""
     q, _ = heads(dtype, device)
     norm, (cos, sin) = module("llama_rms_norm", 128, dtype, device), tables(9, 128, device)
     wide = q.double() * torch.rsqrt(q.double().square().mean(-1, keepdim=True) + 1e-6) * norm.weight.double()
@@ -136,7 +145,7 @@ def test_modes(dtype, device):
 
 
 def test_out(device):
-    """Text and image tokens written into one buffer, without a concatenation."""
+    """`out` may be a slice of a buffer, so that calls for text and image tokens fill one buffer without `torch.cat`."""
     (q, k), text = heads(torch.bfloat16, device), heads(torch.bfloat16, device, tokens=5)
     cos, sin = tables(14, 128, device)
     joint = [torch.full((2, 14, 4, 128), float("nan"), dtype=q.dtype, device=device) for _ in range(2)]
@@ -154,7 +163,7 @@ def test_out(device):
 @pytest.mark.parametrize("across_heads", [False, True])
 @pytest.mark.parametrize("norm", [None, *MODULES])
 def test_gradient(norm, across_heads, dtype, device):
-    """Against float64 autograd of the formula."""
+    """The gradients match float64 autograd of the formula."""
     leaves = [x.requires_grad_() for x in heads(dtype, device, count=(4, 2), dim=64)]
     columns = [(4 * 64, 2 * 64) if across_heads else (64, 64)][0]
     if norm:
@@ -220,7 +229,7 @@ def test_refused(device):
 
 
 def test_more_than_2_31_elements(cuda):
-    """Offsets of 64 bits: the last tokens of 2.2e9 elements."""
+    """The result is right for 2.2e9 elements, up to the last tokens: offsets have 64 bits."""
     tokens = 180_001
     if torch.cuda.mem_get_info()[0] < 14 * 2**30:
         pytest.skip("needs 14 GiB of GPU memory")
@@ -234,7 +243,7 @@ def test_more_than_2_31_elements(cuda):
 @pytest.mark.parametrize("shape", [(2, 1, 5, 16), (2, 4, 1, 16)], ids=["one head", "one token"])
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_gradient_across_heads_with_heads_first(norm, shape, device):
-    """That of the same heads with tokens first."""
+    """With a norm across heads, the heads-first layout gives the same gradients as the tokens-first layout."""
     q, dy = (random(shape, torch.float32, device, seed) for seed in (0, 1))
     weight = random((shape[1] * shape[3],), torch.float32, device, seed=2)
     leaves = [x.clone().requires_grad_() for x in (q, weight)]

@@ -1,4 +1,4 @@
-"""`oxiwarp.rms_norm_gated` against float64, and the roundings of transformers' own classes."""
+"""Tests of `oxiwarp.rms_norm_gated`: compared with float64, and with the roundings of transformers' classes."""
 
 import importlib
 import itertools
@@ -12,7 +12,7 @@ from norms import rms_norm_gated
 import oxiwarp
 
 ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
-# Class, what it is in oxiwarp's words, how it is made for N columns.
+# For each transformers class: the options of `rms_norm_gated` that match it, and a constructor for N columns.
 CLASSES = {
     "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
     "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
@@ -49,7 +49,10 @@ def test_table(rows, cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_has_the_roundings_of(name, dtype, device):
-    """transformers' class: the same values, but for flips by the order of the sum and the last bit of exp."""
+    """The result equals the transformers class, except for a few values that are rounded differently.
+
+    The causes are the order of the sum and the last bit of exp.
+    """
     module, cls = name.split(".")
     try:
         cls = getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"), cls)
@@ -71,7 +74,10 @@ def test_has_the_roundings_of(name, dtype, device):
 @pytest.mark.parametrize("kind", [None, "same", "f32"])
 @pytest.mark.parametrize("options", ORDERS, ids=str)
 def test_rounding_orders(options, kind, dtype, device):
-    """Each order rounds as its chain does, and they differ."""
+    """For each value of `rounding`, the result equals torch operators that round alike, except for a few values.
+
+    The results of the two values differ.
+    """
     x, gate = random((32, 512), dtype, device), random((32, 512), dtype, device, seed=2)
     weight = make_weight(kind, 512, dtype, device)
     found = {}
@@ -85,7 +91,7 @@ def test_rounding_orders(options, kind, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [7, 64, 129, 2048])
 def test_strided(cols, dtype, device):
-    """x and gate as slices of one projection, and at odd addresses."""
+    """`x` and `gate` may be slices of one projection, or start at unaligned addresses."""
     projection = random((4, 3, 2 * cols), dtype, device)
     x, gate = projection.chunk(2, -1)
     store = random((12 * cols + 8,), dtype, device, seed=3)
@@ -120,7 +126,10 @@ def test_names(bad):
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_gradients_of_products_beyond_float16(activation, device):
-    """`x * activation(gate)` is normalised in float32; neither it nor its gradient is rounded to float16."""
+    """The gradients are right if `x * activation(gate)` exceeds the range of float16.
+
+    Neither this product nor its gradient is rounded to float16.
+    """
     x = (random((8, 64), torch.float32, device) * 2e4).clamp(-6e4, 6e4)
     gate = random((8, 64), torch.float32, device, 1).abs() * 20
     f = torch.nn.functional.silu if activation == "silu" else torch.sigmoid
@@ -150,7 +159,10 @@ def test_gradients_of_products_beyond_float16(activation, device):
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rounding", ["once", "before_weight"])
 def test_gradients_of_norms_beyond_float16(rounding, activation, kind, device):
-    """A weight makes the norm large, a gate and `dy` make its gradient large: neither is rounded to float16."""
+    """The gradients are right if the weighted norm and its gradient exceed the range of float16.
+
+    Large weights, gates and `dy` cause this. Neither value is rounded to float16.
+    """
     if (rounding, kind) == ("before_weight", "same"):
         pytest.skip("the forward rounds the norm to float16 there")
     large = torch.arange(64, device=device) % 2 == 0

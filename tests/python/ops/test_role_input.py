@@ -1,4 +1,4 @@
-"""Operands that every public operator refuses. The error names the operator and the operand."""
+"""Tests of operands that every public operator rejects: the error names the operator and the operand."""
 
 import re
 
@@ -13,13 +13,16 @@ MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, for
 FORM = pytest.mark.parametrize("name", MOST.values())
 
 
-# Coordinates are what torch makes tables of; positions and targets are copied if their elements have gaps.
+# torch operators read coordinates, in any layout. Positions and targets with gaps are copied.
 COMPUTED = ("coordinates",)
 COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """Each operand of a form changed by itself; the operator runs afterwards."""
+    """Check that the call `FORMS[name]` raises `error` with the text `what` if `change` is applied to any operand.
+
+    `first`: also change the first operand. `skip`: operands not to change. A valid call must work afterwards.
+    """
     form = FORMS[name]
     x = random(SHAPE, form.info.dtypes[0], device)
     right = form.arguments(x, Operands(x))
@@ -56,5 +59,5 @@ def test_other_device(name, cuda):
 
 @FORM
 def test_columns_apart(name, device):
-    """Every other column of a tensor with twice the columns."""
+    """An operand whose last dimension has stride 2 is an error."""
     refused(name, device, lambda t: t.repeat_interleave(2, -1)[..., ::2], "(has strides|of shape)", skip=COPIED)

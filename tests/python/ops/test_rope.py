@@ -45,7 +45,7 @@ def nearly(got, wanted):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unbind_dim", [-1, -2])
 def test_diffusers(unbind_dim, dtype, device):
-    """diffusers' rotation is equal in both layouts, interleaved and half-split.
+    """`rope` equals diffusers' rotation for interleaved pairs and for half-split pairs.
 
     Flux, HunyuanVideo and CogVideoX use `unbind_dim` -1. StableAudio, OmniGen and Cosmos use -2.
     """
@@ -98,7 +98,7 @@ def test_text_tokens_pass(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_complex_tables(dtype, device):
-    """Complex tables, as in Lumina and Qwen-Image, are equal on CUDA and nearly equal on the CPU.
+    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers on CUDA, and nearly on the CPU.
 
     torch's complex product uses a fused multiply-add on CUDA, but not on the CPU.
     """
@@ -116,14 +116,17 @@ def test_complex_tables(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ltx(dtype, device):
-    """LTX-Video rotates all 2048 columns before the split into heads. The first columns are not rotated."""
+    """`rope` and `rope_3d` equal LTX-Video's rotation of all 2048 columns, before the split into heads.
+
+    The first columns are not rotated.
+    """
     rope = transformer_ltx.LTXVideoRotaryPosEmbed(dim=2048, base_num_frames=20, base_height=2048, base_width=2048)
     q = random((2, 24, 2048), dtype, device)
     cos, sin = rope(q, 2, 3, 4, (1 / 25, 32, 32))
     assert cos.shape == (2, 24, 2048)
     wanted = transformer_ltx.apply_rotary_emb(q, (cos, sin))
     same(oxiwarp.rope(q, None, cos, sin), wanted)
-    # `rope_3d` gives the same from coordinates, with the tables of the module.
+    # `rope_3d` computes the tables of the module from coordinates.
     coordinates = rope._prepare_video_coords(2, 2, 3, 4, (1 / 25, 32, 32), device)
     same(oxiwarp.rope_3d(q, grid=(2, 3, 4), coordinates=coordinates), wanted)
 
@@ -149,7 +152,10 @@ def test_ltx2(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, device):
-    """Wan's processor writes even and odd columns separately. Its tables have shape `[1, S, 1, D]`."""
+    """`rope` and `rope_3d` equal Wan's processor, which writes even and odd columns separately.
+
+    Its tables have shape `[1, S, 1, D]`.
+    """
     video = torch.empty(1, 16, 2, 6, 4, device=device)
     cos, sin = WanRotaryPosEmbed(128, (1, 2, 2), 1024).to(device)(video)
     q, k = pair(dtype, device, batch=1, heads=(5, 5), dim=128)
@@ -183,7 +189,7 @@ def test_hunyuan_splits(dtype, device):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module requests float32
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mochi(dtype, device):
-    """Mochi's tables have separate angles per head and one entry per pair."""
+    """`rope` equals Mochi's rotation, whose tables have separate angles per head and one entry per pair."""
     frequencies = random((3, 24, 64), torch.float32, device)
     cos, sin = MochiRoPE()(frequencies, 1, 3, 4, device, torch.float32)
     q, k = pair(dtype, device, heads=(24, 24), dim=128)
@@ -201,7 +207,10 @@ def llama_tables(dtype, device, *, dim, interleaved=False):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_llama(dtype, device):
-    """LLaMA uses grouped-query attention and transposed views, and rounds three times in 16 bits."""
+    """`rope` equals LLaMA's rotation, with grouped-query attention and transposed views.
+
+    LLaMA rounds three times in 16 bits, so that mode "fast" differs.
+    """
     cos, sin = llama_tables(dtype, device, dim=128)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))
     wanted = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
@@ -214,7 +223,7 @@ def test_llama(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gpt_oss(dtype, device):
-    """gpt-oss rotates half-split pairs, and its tables have one entry per pair."""
+    """`rope` equals gpt-oss's rotation of half-split pairs, with one table entry per pair."""
     cos, sin = (table[..., :32] for table in llama_tables(dtype, device, dim=64))
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 1)))
     wanted = modeling_gpt_oss.apply_rotary_pos_emb(q, k, cos, sin)
@@ -224,7 +233,10 @@ def test_gpt_oss(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_glm4(dtype, device):
-    """GLM-4 rotates some columns, interleaved. It uses the first half of tables for half-split pairs."""
+    """`rope` equals GLM-4's rotation, which rotates only the first 32 columns, in interleaved pairs.
+
+    GLM-4 uses the first half of tables that are made for half-split pairs.
+    """
     cos, sin = llama_tables(dtype, device, dim=32)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
     wanted = modeling_glm4.apply_rotary_pos_emb(q, k, cos, sin)
@@ -235,7 +247,7 @@ def test_glm4(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_cohere(dtype, device):
-    """Cohere computes in float32 for tables of any dtype, and rounds once."""
+    """`rope` in mode "fast" equals Cohere's rotation, which computes in float32 and rounds once."""
     cos, sin = llama_tables(dtype, device, dim=64, interleaved=True)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
     wanted = modeling_cohere.apply_rotary_pos_emb(q, k, cos, sin)

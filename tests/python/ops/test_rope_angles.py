@@ -1,4 +1,4 @@
-"""`rope_1d` and `rope_3d` against angles in float64; `rope`'s gradient, and what it refuses."""
+"""Tests of `rope_1d` and `rope_3d` against float64 angles, of `rope`'s gradient, and of invalid arguments."""
 
 import math
 import re
@@ -12,14 +12,14 @@ import oxiwarp
 
 
 def pair(dtype, device, *, tokens=12, heads=(4, 4)):
-    """Queries and keys `[B, S, heads, 64]`."""
+    """Return queries and keys of shape `[B, S, heads, 64]`."""
     return tuple(random((2, tokens, h, 64), dtype, device, seed=i) for i, h in enumerate(heads))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_1d(interleaved, dtype, device):
-    """Frequencies `theta**(-2i/D)` and their angles, against tables from float64."""
+    """`rope_1d` equals `rope` with tables of float64 sines and cosines, for the frequencies `theta**(-2i/D)`."""
     q, k = pair(dtype, device, heads=(3, 1))
     for positions in (None, torch.tensor([[0, 1, 5, 4095, 99_999, 123_456, 999_999, 2, 3, 4, 6, 7]], device=device)):
         got = oxiwarp.rope_1d(q, k, theta=500_000.0, positions=positions, interleaved=interleaved)
@@ -38,7 +38,7 @@ def test_1d(interleaved, dtype, device):
 
 
 def test_1d_is_torch_on_cuda(cuda):
-    """Sine and cosine have the bits of torch's kernels."""
+    """On a GPU, the sines and cosines of `rope_1d` equal torch's bit for bit."""
     x = torch.zeros(1, 4096, 1, 64, device=cuda)
     x[..., 0::2] = 1.0
     positions = torch.linspace(0, 105_000, 4096, device=cuda)
@@ -49,7 +49,7 @@ def test_1d_is_torch_on_cuda(cuda):
 
 
 def test_1d_frequencies_are_not_doubled(device):
-    """The pair i turns by `theta**(-2i/D)`: an exponent of 4i/D passes tests of shapes alone."""
+    """`rope_1d` rotates pair i by `theta**(-2i/D)`. Tests of shapes would also accept the wrong exponent -4i/D."""
     x = torch.zeros(1, 2, 1, 8, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_1d(x)
@@ -58,7 +58,7 @@ def test_1d_frequencies_are_not_doubled(device):
 
 
 def test_3d_axes(device):
-    """Each axis turns its own columns: moving along it leaves the others alone."""
+    """Each axis of a `rope_3d` grid rotates only its own columns."""
     splits, grid = (4, 8, 4), (2, 3, 4)
     x = torch.zeros(1, 24, 1, 16, device=device)
     x[..., 0::2] = 1.0
@@ -81,7 +81,7 @@ def test_3d_axes(device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_gradient(interleaved, dtype, device):
-    """Against float64 autograd of the formula."""
+    """The gradients of `rope` match float64 autograd of the formula."""
     q, k = (x.requires_grad_() for x in pair(dtype, device, heads=(4, 2)))
     angles = random((12, 32), torch.float32, device, seed=5)
     g = random((2, 12, 4, 64), dtype, device, seed=6)
@@ -215,7 +215,7 @@ def test_refused_by_1d(options, error, message, device):
     ],
 )
 def test_refused_by_3d(options, error, message, device):
-    """`at`: the shape of coordinates."""
+    """`rope_3d` rejects invalid options. `at` is the shape of the argument `coordinates`."""
     q = pair(torch.float32, device)[0][:, :, 0]
     options = dict(options)
     if "at" in options:
@@ -227,7 +227,7 @@ def test_refused_by_3d(options, error, message, device):
 
 
 def test_what_a_grid_may_be(device):
-    """A list, numpy's integers, and none where there are coordinates; the same each time, whatever was kept."""
+    """A grid may be a list, a `torch.Size` or a numpy array, and may be absent if there are coordinates."""
     q = pair(torch.float32, device)[0][:, :, 0]
     y = oxiwarp.rope_3d(q, grid=(1, 3, 4))
     for grid in ([1, 3, 4], torch.Size((1, 3, 4)), numpy.array([1, 3, 4])):

@@ -1,4 +1,4 @@
-"""Batch invariance: rows among very many have the bits that they have alone, in every op on rows and its gradient."""
+"""Tests of batch invariance: in every row operator and its gradient, a row's bits do not depend on other rows."""
 
 import pytest
 import torch
@@ -9,14 +9,15 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# Of what each row has its own: BROADCAST operands are given a row each in the forms "of a token".
+# Roles of operands with one entry per row, and of operands that may broadcast. `TOKEN` marks cases
+# with a separate scale for each row.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
 
 def by_row(form: Form) -> Form | None:
-    """The form with a position for each row, where rows have positions; None if rows depend on each other."""
+    """Return the form with a position for each row, or None if its rows depend on each other."""
     if form.info.rows is None:
         return None
     positions = [name for name, role in form.info.roles.items() if role is Role.POSITIONS]
@@ -25,7 +26,7 @@ def by_row(form: Form) -> Form | None:
 
 
 def cases() -> dict[str, tuple[Form, bool]]:
-    """By name: a form, and whether each row has its own scale."""
+    """Return all cases by name: a form, and whether each row has a separate scale."""
     made = {}
     for name, plain in FORMS.items():
         if (form := by_row(plain)) is None:
@@ -40,7 +41,7 @@ CASES = cases()
 
 
 class Rows(Operands):
-    """Operands of rows `[rows, cols]` as one batch. `part` selects rows."""
+    """Operands for a batch of rows `[rows, cols]`. `part` selects a range of rows."""
 
     def __init__(self, like: Tensor, own_scale: bool):
         super().__init__(like[None])
@@ -66,10 +67,10 @@ class Rows(Operands):
 
 
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
-    """An op's results and the gradient of rows `x`, a line for each row.
+    """Return an operator's results and the gradient of the rows `x`, one line per row.
 
-    The latter but for a scale of each token, which one row alone has as if all shared it: torch's product is not
-    rounded there; and for gradients that torch's operators compute where one is recorded.
+    Two cases have no gradient here. In `info.twice` cases, torch operators compute it. With a scale per row, a call
+    with one row has a shared scale, for which torch does not round a product.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]
@@ -107,5 +108,5 @@ def test_rows_alone(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_cuda(name, dtype, cuda):
-    """With more rows than there are blocks in any first wave."""
+    """The bits of a row do not depend on other rows if there are more rows than blocks in the first wave."""
     check(name, 100_000, 512, dtype, cuda)

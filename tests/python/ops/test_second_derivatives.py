@@ -1,4 +1,4 @@
-"""Second derivatives of every public operator and of patched models: refused, never silently zero."""
+"""Tests of second derivatives of public operators and patched models: they are an error, never silently zero."""
 
 import pytest
 import torch
@@ -12,22 +12,25 @@ from torch.utils.checkpoint import checkpoint
 import oxiwarp
 
 CALLS = calls("cpu")
-# Their gradient for the first argument does not depend on it: the second derivative is 0.
+# These operators are linear in their first argument, so the second derivative is 0.
 LINEAR = [name for name in CALLS if FORMS[name].linear]
-# Torch's operators make their gradients, and second ones of those.
+# torch operators compute the gradients of these operators, so second derivatives work.
 MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 CURVED = [name for name in CALLS if not FORMS[name].linear and not FORMS[name].info.twice]
 REFUSED = "differentiate twice"
 
 
 def total(name):
-    """The sum of an operator's result: what comes back to it is constant."""
+    """Return a function that sums the operator's result, and its input. The incoming gradient of a sum is constant."""
     call, x = CALLS[name]
     return (lambda z: call(z).float().sum()), x
 
 
 def penalty(f, x):
-    """The gradient of a loss that has the norm of a gradient in it, beside a term that has a gradient anyway."""
+    """Return the gradient of a gradient penalty, a loss that contains the squared norm of the gradient of `f`.
+
+    The loss also has the sum of `x`, so that a gradient exists even if the second derivative is missing.
+    """
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
         (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
@@ -53,7 +56,7 @@ def test_refused(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_constant_gradients(name):
-    """0 where that is right; and refused where what comes back is not constant."""
+    """The second derivative of a linear operator is 0. If the incoming gradient is not constant, it is an error."""
     f, x = total(name)
     with torch.enable_grad():
         assert torch.equal(penalty(f, x), torch.ones_like(x))
@@ -76,7 +79,10 @@ def test_right_where_torch_computes_it(name):
 
 
 def test_first_derivatives_with_a_graph():
-    """Those of `create_graph` are right, through a checkpoint too, which unpacks what it saved once."""
+    """First derivatives with `create_graph` are right, also through a checkpoint.
+
+    A checkpoint can unpack its saved tensors only once.
+    """
     x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
     norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731
     with torch.enable_grad():
@@ -91,19 +97,19 @@ def test_first_derivatives_with_a_graph():
 
 @pytest.mark.parametrize("name", CURVED)
 def test_jacobians(name):
-    """With a graph that nobody differentiates, batched too, they are those without one."""
+    """A Jacobian has the same bits with `create_graph`, with `vectorize` and with `torch.func.jacrev`."""
     call, x = CALLS[name]
     f = lambda z: call(z).float().flatten()[:3]  # noqa: E731
     with torch.enable_grad():
         right = torch.autograd.functional.jacobian(f, x)
         for options in ({"create_graph": True}, {"vectorize": True}, {"create_graph": True, "vectorize": True}):
             assert torch.equal(torch.autograd.functional.jacobian(f, x, **options), right), options
-        if FORMS[name].info.name != "qk_norm_rope":  # which torch.func cannot take apart, and says so
+        if FORMS[name].info.name != "qk_norm_rope":  # torch.func does not support it
             assert torch.equal(torch.func.jacrev(f)(x), right)
 
 
 def test_frozen_models():
-    """A gradient penalty on the input of a patched model whose parameters have no gradients."""
+    """A gradient penalty on the input of a patched model is an error, even if no parameter requires grad."""
     model, x = net().requires_grad_(False), net_input()
     f = lambda z: model(z).sum()  # noqa: E731
     right = penalty(f, x)
@@ -115,7 +121,10 @@ def test_frozen_models():
 
 
 def test_compiled():
-    """torch.compile refuses by itself. (What names its inputs is not refused: torch's node leads to none.)"""
+    """For a compiled function, torch itself raises an error in the `backward` of a second derivative.
+
+    A call of `torch.autograd.grad` with explicit inputs raises none, because torch's node has no path to them.
+    """
     torch.compiler.reset()
     leaf = random((4, 16), torch.float32, "cpu").requires_grad_()
     f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")

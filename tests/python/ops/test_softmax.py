@@ -1,4 +1,4 @@
-"""`oxiwarp.softmax` and its gradient against float64 and torch, eager and compiled."""
+"""Tests of `oxiwarp.softmax` and its gradient: compared with float64 and torch, eager and compiled."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def check(x, log):
     y = oxiwarp.softmax(x, log=log)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
     right, own = own_softmax(x.double(), log), own_softmax(x, log)
-    if log:  # Near 0 an ulp is smaller than the error of the terms: 1e-6 is a few units of float32 at 8.
+    if log:  # near 0, an ulp is smaller than the error of the terms, which is about 1e-6
         assert ((y.double() - right).abs() <= 1e-6 + 2.0 * torch.finfo(x.dtype).eps * right.abs()).all()
     else:
         check_error(y, own, right, f"{list(x.shape)} {x.dtype}")
@@ -61,7 +61,7 @@ def test_ranks(shape, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_extremes(dtype, device):
-    """Masked rows, huge logits, NaN and infinities: what torch makes of them."""
+    """For masked rows, huge logits, NaN and infinities, the result equals torch's."""
     x = random((9, 72), dtype, device)
     x[0] = x[0] * 1e4
     x[1, 8:] = -float("inf")
@@ -88,7 +88,7 @@ def test_batch_invariant(cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 7), (2, 4, 64), (5, 129), (3, 3072), (2, 40_001)], ids=str)
 def test_gradient(shape, dtype, log, device):
-    """Against float64 through autograd of torch's own; no further off than torch's own gradient in this dtype."""
+    """The error of the gradient, compared with float64, is at most about twice that of torch's gradient."""
     x, dy = random(shape, dtype, device, scale=2.0), random(shape, dtype, device, seed=1)
     gradients = []
     with torch.enable_grad():
@@ -98,15 +98,17 @@ def test_gradient(shape, dtype, log, device):
             gradients.append(torch.autograd.grad(y, leaf, dy.to(y.dtype))[0])
     ours, own, right = gradients
     assert ours.dtype == dtype and ours.shape == x.shape
-    # Differences of nearly equal numbers are 0 but for the errors of the terms: both in units of the row's
-    # largest.
+    # Differences of nearly equal terms cancel, so both errors are relative to the largest value of the row.
     largest = right.abs().amax(-1, keepdim=True)
     off, torch_off = ((gradient.double() - right).abs() / largest for gradient in (ours, own))
     assert off.max() <= 2 * torch_off.max() + 2 * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"
 
 
 def test_gradient_of_a_sum(device):
-    """What comes back may be one number, repeated; grad mode may be off; a second derivative is refused."""
+    """The incoming gradient may be an expanded scalar, and a second derivative is an error.
+
+    Without grad mode, the result does not require grad.
+    """
     x = random((4, 64), torch.float32, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -130,7 +132,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", backends())
 def test_compiles(backend, dynamic, device):
-    """In one graph, forward and backward, for any number of rows."""
+    """`softmax` compiles to one graph, forward and backward, for any number of rows."""
 
     def f(x):
         return (oxiwarp.softmax(x * 2) * oxiwarp.softmax(x, log=True)).sum(-1)

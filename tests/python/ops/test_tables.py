@@ -62,7 +62,7 @@ def test_fake_tensors(halves):
 
 
 def test_transforms(halves):
-    """Tensors made under torch.func do not outlive the transform."""
+    """Tensors that are made under a torch.func transform are not cached."""
     with torch.enable_grad():
         for _ in range(2):
             gradient = torch.func.grad(lambda x: (x * halves(3, torch.device("cpu"))).sum())(torch.ones(3))
@@ -71,7 +71,7 @@ def test_transforms(halves):
 
 
 def test_large_ones():
-    """Too large entries are not cached. If the total is too large, the oldest entries are dropped first."""
+    """The cache does not store entries that are too large. If the total is too large, it drops the oldest first."""
     store = {}
     for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
         keep(store, KEPT, bytes_, torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
@@ -79,7 +79,7 @@ def test_large_ones():
 
 
 def test_grids():
-    """Tables for many video sizes stay below a common limit."""
+    """The cached tables for many video sizes stay below one common limit in bytes."""
     before = dict(_rope_tables.grid_tables.store)
     _rope_tables.grid_tables.store.clear()
     for width in range(8, 8 + KEPT):
@@ -90,7 +90,7 @@ def test_grids():
 
 
 def test_threads():
-    """Threads may drop the same entry at the same time."""
+    """The cache works if several threads drop the same entry at the same time."""
     store, errors, device, value = {}, [], torch.device("cpu"), torch.zeros(1)
     before, end = sys.getswitchinterval(), time.monotonic() + 1
 

@@ -18,7 +18,8 @@ import oxiwarp
 from oxiwarp.patching.fusions.shared.mmdit import apart, joined
 
 NAMES = list(calls("cpu"))
-SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no vmap of its attention
+# torch warns that its attention has no vmap rule.
+SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 def test_every_operator_is_called():
@@ -39,7 +40,7 @@ def test_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
-    """Gradients for each element of a batch: those of a loop."""
+    """`vmap` of a gradient function gives the gradients of a loop over the batch."""
     call, x = calls(device)[name]
 
     def gradient(t):
@@ -52,7 +53,7 @@ def test_gradients_under_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_through_vmap(name, device):
-    """The gradient of a batched call, by torch.func.grad and by autograd: that of a loop."""
+    """The gradient of a vmapped call, by torch.func.grad and by autograd, equals the gradient of a loop."""
     call, x = calls(device)[name]
     batch = torch.stack([x, x + 1])
 
@@ -71,7 +72,7 @@ def test_gradients_through_vmap(name, device):
 
 
 def test_a_gradient_that_is_not_recorded(device):
-    """An operator without a gradient under vmap, with an input that requires grad: an error and no zeros."""
+    """Under vmap, a torch operator without a gradient raises an error if an input requires grad."""
     x = torch.ones(2, 3, 8, device=device, requires_grad=True)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="softmax: an input under torch.vmap requires grad"):
         torch.func.vmap(lambda t: torch.ops.oxiwarp.softmax(t, False))(x)
@@ -99,7 +100,10 @@ def test_vmap_of_no_elements(name, device):
 
 @pytest.mark.parametrize("dim", [1, -1])
 def test_vmap_over_parameters(dim, device):
-    """Elements of a dimension that is not the first have gaps; a weight of the caller's has none."""
+    """Input and weight may be batched in any dimension, although the elements of a weight then have gaps.
+
+    Without vmap, a weight with gaps is an error.
+    """
     x, weight = random((3, 5, 8), torch.float32, device), random((3, 8), torch.float32, device, 1)
     loop = torch.stack([oxiwarp.rms_norm(a, b) for a, b in zip(x, weight, strict=True)])
     batched = torch.func.vmap(oxiwarp.rms_norm, in_dims=(dim, dim))(x.movedim(0, dim), weight.movedim(0, dim))
@@ -108,7 +112,7 @@ def test_vmap_over_parameters(dim, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives(name, device):
-    """Refused, never wrong; where torch's operators are the gradient, its own."""
+    """A second derivative is an error, except for operators whose gradient consists of torch operators."""
     call, x = calls(device)[name]
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -121,7 +125,10 @@ def test_second_derivatives(name, device):
 
 
 def test_patched_models(device):
-    """A patched norm under vmap and under torch.func.grad, and a patched model with its parameters as an argument."""
+    """Patched norms under vmap equal the unpatched norms.
+
+    A patched model under torch.func.grad, with its parameters as an argument, has the gradients of the unpatched model.
+    """
     stock, model = net(device=device), net(device=device)
     oxiwarp.patch(model, cpu_kernels=True)
     batch = torch.stack([net_input(device=device), net_input(device=device) + 1])
@@ -145,7 +152,7 @@ def token_ids(device):
 
 @pytest.mark.parametrize(("make", "arguments"), [(ltx, ltx_input), (qwen, token_ids)], ids=["ltx", "qwen"])
 def test_patched_models_with_rotations(make, arguments, device):
-    """`torch.func.grad` of a whole model, with its parameters as an argument."""
+    """`torch.func.grad` of a patched model for its parameters gives the gradients of the unpatched model."""
     models, inputs = (make(device=device), make(device=device)), arguments(device=device)
     oxiwarp.patch(models[1], cpu_kernels=True)
 
@@ -161,10 +168,13 @@ def test_patched_models_with_rotations(make, arguments, device):
 
 
 @SLOW
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # which Mochi asks for
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi requests it
 @pytest.mark.parametrize("name", ["flux", "flux2", "sd3.5", "hunyuan_video", "qwen_image", "mochi"])
 def test_patched_transformers(name, device):
-    """Blocks that write parts of a tensor one by one concatenate them under vmap, whichever of them have a batch."""
+    """A patched transformer under vmap equals a loop, whether the image or the text input is batched.
+
+    Its blocks write parts of one tensor separately. Under vmap they concatenate these parts instead.
+    """
     if name == "mochi":
         model, inputs = mochi(device=device), mochi_input(device=device)
     else:
@@ -174,7 +184,7 @@ def test_patched_transformers(name, device):
     def run(key, value):
         return model(**{**inputs, key: value, "return_dict": False})[0]
 
-    # torch's memory-efficient attention, which vmap splits up, refuses a mask whose batch is not expanded.
+    # Under vmap, torch's memory-efficient attention rejects a mask whose batch dimension is not expanded.
     with sdpa_kernel(SDPBackend.MATH):
         for key in ("hidden_states", "encoder_hidden_states"):
             batch = torch.stack([inputs[key], inputs[key] / 2])
@@ -186,7 +196,7 @@ def test_patched_transformers(name, device):
 @SLOW
 @pytest.mark.parametrize("name", ["flux", "hunyuan_video"])
 def test_compiled_vmap(name, device):
-    """Compiled, what operators write to under vmap is each element's own."""
+    """A compiled vmap of a patched block equals the eager vmap: operators write to a separate buffer per element."""
     family = FAMILIES[name]
     model, columns = build(family, device=device), 64
     oxiwarp.patch(model, cpu_kernels=True)
@@ -202,7 +212,7 @@ def test_compiled_vmap(name, device):
 
 
 def test_out_under_vmap(device):
-    """Each element's result is written to its place; a place that all would share is refused."""
+    """Under vmap, each element is written to its part of a batched `out`. An `out` without batch is an error."""
     x, out = random((3, 4, 8), torch.float32, device), torch.empty(3, 4, 8, device=device)
     torch.func.vmap(lambda x, out: oxiwarp.gelu(x, out=out))(x, out)
     assert torch.equal(out, oxiwarp.gelu(x))
@@ -215,7 +225,10 @@ def again(x):
 
 
 def test_streams_joined_under_tracers():
-    """Where tensors have no memory, nothing is said of what lies beside each other in it."""
+    """`joined` undoes `apart`: in eager mode without a copy, and also under transforms and in tracing.
+
+    Traced tensors have no memory, so `joined` cannot see there that two parts are adjacent.
+    """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"
     assert torch.equal(torch.func.vmap(again)(x[None])[0], x)

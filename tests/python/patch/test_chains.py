@@ -1,4 +1,5 @@
-"""The chains that Inductor has under torch.compile: in torch, with the operators' results and in their roundings."""
+"""Tests of `fusions.core.ops`: each operator that torch.compile leaves to Inductor has a torch version with the
+operator's results and roundings."""
 
 import inspect
 
@@ -14,7 +15,7 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Arguments of every chain in `INDUCTOR`, by its name."""
+    """Yield name, positional and keyword arguments of test calls for every operator in `INDUCTOR`."""
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -26,7 +27,8 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """On a GPU the same bits; the CPU executor's functions have their own."""
+    """The torch version of each `INDUCTOR` operator returns the operator's result within rounding errors. On a GPU,
+    16-bit results are equal bit for bit. On the CPU executor, the exponentials differ from torch's in the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -44,21 +46,23 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
 
 
 def test_signatures():
-    """Fused blocks import every operator from here, and call it as the public one."""
+    """Every operator in `fusions.core.ops`, from which fused blocks import, has the signature of the public
+    operator."""
     for name in oxiwarp.ops.__all__:
         ours, public = getattr(ops, name), getattr(oxiwarp, name)
         assert inspect.signature(ours) == inspect.signature(public), name
 
 
 def test_the_others_are_the_operators():
-    """Only what is faster with Inductor is written anew."""
+    """Every operator in `fusions.core.ops` is the public operator, except operators in `INDUCTOR`, for which Inductor
+    generates faster code."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
-    """Those among the operators of a model."""
+    """The notes of a report name an `INDUCTOR` operator if the patched model uses this operator, and only then."""
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

@@ -1,4 +1,5 @@
-"""Decoders of transformers, patched: Llama and its relatives."""
+"""Tests of `patch` on language models of transformers: values, gradients, KV cache and torch.compile of Llama, its
+relatives, Falcon and T5."""
 
 from collections import Counter
 
@@ -21,7 +22,7 @@ SIZES = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-# By model, what a forward of two layers calls.
+# By model name: operators that one forward of two patched layers calls, with the number of calls.
 CALLS = {
     "Llama": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
     "Mistral": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
@@ -38,7 +39,7 @@ IDS = torch.arange(24).view(2, 12)
 
 
 def build(name, dtype=torch.float32, device="cpu", **options):
-    """Seeded, with weights of the norms that are not ones."""
+    """Build a small seeded model whose norm weights differ from 1."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**SIZES, **options)
@@ -51,7 +52,7 @@ def build(name, dtype=torch.float32, device="cpu", **options):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often a fused method called each operator."""
+    """Count the calls of each operator from fused methods, by operator name."""
     seen = Counter()
 
     def spy(name, op):
@@ -72,7 +73,9 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models(name, dtype, device, calls):
-    """The own result; a norm's sum may come in another order, which in 16 bits hardly ever shows."""
+    """A patched model calls the expected operators and matches the unpatched model within rounding errors. `unpatch`
+    restores the exact result. Norm kernels sum a row in another order than torch, which rarely changes a 16-bit
+    result."""
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
     oxiwarp.patch(model, cpu_kernels=True)
@@ -86,7 +89,8 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """A token after a prompt gives what the whole sequence gives."""
+    """In a patched model, one token after a cached prompt gets the hidden state that a forward of the whole sequence
+    gives it."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -96,7 +100,8 @@ def test_cache(name, device):
 
 
 def test_masked_and_partial():
-    """A padding mask; Phi-3 with half of its columns rotated."""
+    """Patched models match the unpatched models with a padding mask. The same holds for Phi-3 if RoPE rotates only half
+    of each head's columns."""
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
         mask[0, :4] = 0
@@ -108,17 +113,18 @@ def test_masked_and_partial():
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_compile(name):
-    """No graph break."""
+    """torch.compile captures a patched model without a graph break, and the result matches eager mode."""
     model = build(name)
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    # Compiled, the gated activation is torch's, whose exponential has other last bits on the CPU.
+    # Compiled, the gated activation is torch's. On the CPU its exponential differs in the last bits from
+    # oxiwarp's.
     assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
 def test_training():
-    """Gradients of all parameters are the stock model's, through the fused layers."""
+    """The gradients of all parameters through the fused layers match those of the unpatched model."""
     stock, patched = (build("Qwen3").requires_grad_(True) for _ in range(2))
     oxiwarp.patch(patched, cpu_kernels=True)
     with torch.enable_grad():
@@ -129,7 +135,8 @@ def test_training():
 
 
 def test_left():
-    """Another activation, another source, a norm that is not replaced: the own method runs, and the report says why."""
+    """`patch` skips an MLP with an unsupported activation and a layer with unknown source code. The report gives the
+    reason."""
     reasons = {row.reason for row in oxiwarp.patch(build("Llama", hidden_act="relu"), cpu_kernels=True)}
     assert "its activation is ReLU" in reasons
     report = oxiwarp.patch(build("Olmo2"), cpu_kernels=True)
@@ -137,7 +144,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """A layer takes the following norm only where that is replaced as well."""
+    """If `patch` excludes the norms, a fused layer does not compute them by `add_rms_norm`. RoPE stays fused."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)
@@ -146,7 +153,7 @@ def test_without_its_norm(calls):
 
 
 def test_another_norm(calls):
-    """One of another class that comes after patching, and is replaced itself."""
+    """A patched layer runs its original method if its norm was replaced by a patched norm of another class."""
     stock, model = build("Llama"), build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     for layers in (stock.layers, model.layers):
@@ -156,7 +163,7 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Of Falcon 7B, 40B and RW; how often a forward of two layers calls rope.
+# Falcon variants: configuration, and the number of `rope` calls in a forward of two layers.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
@@ -166,7 +173,7 @@ FALCONS = {
 
 
 def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
-    """As `build`, with a head for tokens."""
+    """Build a small seeded Falcon model with a language-model head."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
@@ -179,7 +186,8 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device, calls):
-    """The own bits of the last hidden states where norms are left, and the own tokens."""
+    """If `patch` excludes its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched, Falcon
+    generates the same tokens."""
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
     tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
@@ -195,7 +203,8 @@ def test_falcon(kind, dtype, device, calls):
 
 
 def test_falcon_own_method(calls):
-    """With another attention than SDPA, padding, and compiled."""
+    """A patched Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches the
+    unpatched model, also with padding and compiled."""
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
     mask[0, :4] = 0
@@ -211,7 +220,8 @@ def test_falcon_own_method(calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_t5(dtype, device):
-    """Norms alone: the encoder's hidden states and the decoder's tokens."""
+    """`patch` replaces only norms in T5. The encoder's hidden states match the unpatched model, and the decoder
+    generates the same tokens."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

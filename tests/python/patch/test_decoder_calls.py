@@ -1,5 +1,5 @@
-"""Decoders without gradients and under torch.compile: modules that are not called, masks that are not made, and what
-Inductor has."""
+"""Tests of patched decoders without gradients and under torch.compile: modules that are bypassed, attention masks that
+are omitted, and operators that are left to Inductor."""
 
 import copy
 import functools
@@ -20,7 +20,8 @@ CACHED += [("Qwen3", BF16), ("Qwen3", torch.float16), ("Qwen3", torch.float32)]
 
 
 def decode(model, prompt=11):
-    """The last hidden states of a prompt, and of the tokens after it, one by one."""
+    """Return the last hidden states of a prompt and of the following tokens, which are decoded one by one with a
+    cache."""
     ids = IDS.to(model.device)
     y = model(input_ids=ids[:, :prompt], use_cache=True)
     states = [y.last_hidden_state]
@@ -32,7 +33,8 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """The bits of the modules' own calls, which gradients ask for."""
+    """A patched decoder bypasses module calls only if gradients are disabled. The hidden states are the same bits as
+    with module calls."""
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.enable_grad():
@@ -45,7 +47,8 @@ def test_without_gradients(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_one_by_one(name, monkeypatch):
-    """Of a patched layer only the layer itself is called; stock or with gradients, all of its modules are."""
+    """Without gradients, a patched model calls its layers and no module inside them. With gradients it calls all of
+    their modules."""
     model, calls, own = build(name), Counter(), nn.Module.__call__
 
     def call(self, *args, **kwargs):
@@ -64,7 +67,8 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """It inherits everything from a known class, and transformers' functions are not in its module."""
+    """`patch` replaces an attention whose class inherits from a supported class but is defined in another Python
+    module. This other module lacks the transformers functions that the fusion looks up."""
     model = build("Llama")
     for layer in model.layers:
         layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
@@ -77,7 +81,8 @@ def test_subclass_in_another_module(grad):
 
 
 def test_attributes_over_parameters():
-    """Decoding does not call the modules: it reads the same weights as their own forward."""
+    """Decoding reads a weight that an instance attribute hides in the same way as the module's original forward.
+    Without gradients, patched layers read the weights of their submodules and do not call these submodules."""
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
@@ -91,7 +96,8 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A weight that is no parameter, and a parameter of another name."""
+    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and an additional
+    parameter."""
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -104,7 +110,9 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """What torch.compile captures of calls: how many calls of our operators, and the masks of the attention."""
+    """Compile the model and run it for each step. Return, per captured graph, the number of oxiwarp operators and a
+    list of mask flags. A mask flag is True if the attention call in the graph has a mask. A step is a function that
+    returns keyword arguments."""
     seen = []
 
     def backend(graph, _):
@@ -122,14 +130,14 @@ def graphs(model, *steps, dynamic=None):
 
 
 def after_prompt(model, cache):
-    """The arguments of a token after a prompt, with a cache of its own."""
+    """Fill `cache` with a prompt, and return the arguments for the next token."""
     model(input_ids=IDS[:, :-1], past_key_values=cache, use_cache=True)
     return dict(input_ids=IDS[:, -1:], past_key_values=cache, use_cache=True)
 
 
 @pytest.fixture(scope="module")
 def patched():
-    """A model, and the same patched."""
+    """Return an unpatched Qwen3 model and a patched copy."""
     stock = build("Qwen3")
     model = copy.deepcopy(stock)
     assert oxiwarp.patch(model, cpu_kernels=True).left == 0
@@ -138,7 +146,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Compiled, none is made of a prompt or of a token after it."""
+    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it. SDPA
+    computes these cases without a mask."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))
@@ -146,7 +155,8 @@ def test_no_masks(patched, dynamic):
 
 
 def masked_steps():
-    """Calls with padding, with sequences in one row, with a static cache, of some tokens after a prompt."""
+    """Yield name and argument builder of calls that need a mask: padding, packed sequences, a static cache, several
+    tokens after a prompt."""
     transformers = pytest.importorskip("transformers")
     padding = torch.ones_like(IDS)
     padding[0, :4] = 0
@@ -160,21 +170,22 @@ def masked_steps():
 
 @pytest.mark.parametrize("name", ["padding", "packed", "static", "some"])
 def test_masks(patched, name):
-    """Where a mask says something, it is there."""
+    """Compiled, a patched decoder keeps the attention mask for every call of `masked_steps`."""
     (stock, model), step = patched, dict(masked_steps())[name]
     assert [masks for _, masks in graphs(model, lambda: step(model))] == [[True, True]]
     assert torch.allclose(model(**step(model))[0], stock(**step(stock))[0], rtol=0, atol=1e-5)
 
 
 def test_window():
-    """Layers with a window have their masks."""
+    """Compiled, layers with sliding-window attention keep their masks."""
     model = build("Qwen3", use_sliding_window=True, sliding_window=4, max_window_layers=1)
     oxiwarp.patch(model, cpu_kernels=True)
     assert True in graphs(model, lambda: dict(input_ids=IDS, use_cache=False))[0][1]
 
 
 def test_few_rows(monkeypatch):
-    """What Inductor has is the own graph; torch.export, and a size that is not known, keep the kernels."""
+    """torch.compile traces the original code for calls of at most `inductor.MOST` elements on a GPU. It keeps the
+    oxiwarp kernels if the size is dynamic or larger than the limit."""
     model = build("Qwen3")
     oxiwarp.patch(model, cpu_kernels=True)
     step = lambda: dict(input_ids=IDS, use_cache=False)  # noqa: E731

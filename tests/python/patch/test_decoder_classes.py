@@ -1,4 +1,5 @@
-"""Every class of transformers that a fusion of decoders knows by its source, whatever its name."""
+"""Tests of the decoder fusions on every transformers class whose source code they recognise, whatever the class
+name."""
 
 import importlib
 import inspect
@@ -41,7 +42,7 @@ CONFIG = dict(
 
 @pytest.fixture
 def spy():
-    """What attentions are called with: an implementation of the name "spy"."""
+    """Register an attention implementation named "spy", and yield the list of calls that it records."""
     interface, seen = pytest.importorskip("transformers").AttentionInterface, []
 
     def attention(module, query, key, value, mask, **options):
@@ -54,7 +55,8 @@ def spy():
 
 
 def test_attention(spy):
-    """Gives the attention the same arguments, by name, as the own method, of a prompt and of a token."""
+    """A fused decoder attention passes the same arguments to the attention function as the original `forward`, for a
+    prompt and for one token."""
     for name, cls in known("decoder.attention").items():
         torch.manual_seed(0)
         module = cls(SimpleNamespace(**CONFIG), 0).eval().requires_grad_(False)
@@ -75,7 +77,7 @@ def test_attention(spy):
     assert len(spy) >= 4 * 40
 
 
-# Besides the sizes that every decoder has, those of experts.
+# Configuration values for mixture-of-experts layers, in addition to `SIZES`.
 EXPERTS = dict(
     num_experts=4,
     num_local_experts=4,
@@ -91,7 +93,7 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# The configurations that neither an annotation nor the name of the class tells.
+# Configuration classes that follow neither from an annotation nor from the layer's class name.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",
@@ -105,7 +107,8 @@ LEFT = {
 
 
 def configuration(name, cls):
-    """A small one for the layer; sizes are set afterwards, because some configurations check how they go together."""
+    """Build a small configuration for a decoder layer. Sizes are set after construction, because some configuration
+    classes check their combination."""
     module = importlib.import_module(cls.__module__.replace("modeling_", "configuration_"))
     annotated = inspect.signature(cls.__init__).parameters["config"].annotation
     annotated = getattr(annotated, "__name__", annotated)
@@ -118,16 +121,17 @@ def configuration(name, cls):
 
 
 class Attention(nn.Module):
-    """In the place of those whose angles have sizes of their own."""
+    """Stand-in for attention modules that need position embeddings of other sizes."""
 
     def forward(self, hidden_states, **options):
-        """Called by name."""
+        """Layers pass all arguments by keyword."""
         return hidden_states * 0.5 + 0.25, None
 
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """The own result of each layer with its own norms and MLP or experts; left where no norm is added to."""
+    """Every supported decoder layer returns its original result with its own norms and MLP or experts. `patch` skips
+    exactly the layers in `LEFT`. In these layers, the norm after the attention is not an RMSNorm or has no weight."""
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)
@@ -147,7 +151,8 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """Their classes are called as those of decoders, `T5Attention`, `CLIPMLP`, and are nothing to report."""
+    """`patch` reports no encoder class as skipped. Names such as `T5Attention` and `CLIPMLP` match the patterns for
+    decoder classes."""
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -157,7 +162,8 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """Are reported, if nothing of them is known any more."""
+    """If a fusion recognises none of the Qwen2 sources, as after an update of transformers, the report lists these
+    classes as skipped."""
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

@@ -1,4 +1,5 @@
-"""Parts of a decoder's layers that are not plain: hooked, compiled, exchanged, or with a forward of their own."""
+"""Tests of patched decoder layers whose submodules have hooks, are compiled, are replaced by other modules or have an
+instance forward."""
 
 import copy
 
@@ -16,7 +17,7 @@ PARTS = ["input_layernorm", "self_attn", "self_attn.q_proj", "self_attn.o_proj",
 
 
 class Adapted(nn.Module):
-    """A linear with something added, as adapters are."""
+    """A linear with an added term, as an adapter has."""
 
     def __init__(self, inner):
         super().__init__()
@@ -30,7 +31,8 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
 def test_hooks(path, name):
-    """A hooked module is called with what its own caller gives it, by the same names."""
+    """A hooked submodule of a patched layer receives the same positional and keyword arguments as in the unpatched
+    layer."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -53,7 +55,7 @@ def test_hooks(path, name):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_own_forward(path):
-    """One of an instance is called."""
+    """A patched layer calls a `forward` that was assigned to a submodule instance."""
     model, seen = build("Qwen3"), []
     oxiwarp.patch(model, cpu_kernels=True)
     y, part = model(input_ids=IDS).last_hidden_state, model.layers[1].get_submodule(path)
@@ -61,11 +63,11 @@ def test_own_forward(path):
     assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen == ["own"]
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # an attention gets its tensors by name
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # torch warns if attention takes tensors by keyword
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
-    """A hook on all modules sees the parts of the layer that it sees in the stock one."""
+    """A global hook on all modules sees the same submodules of a patched layer as of the unpatched layer."""
     stock, seen, grad = build(name), ([], []), "backward" in kind
     model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -80,14 +82,16 @@ def test_hooks_everywhere(name, kind):
                 y.sum().backward() if grad else None
         finally:
             handle.remove()
-    own, ours = (sorted(path for path in each if path is not None) for each in seen)  # a rotation may be a module, too
+    # A hook may also see modules outside of the layer, such as a RoPE module. Their path is None.
+    own, ours = (sorted(path for path in each if path is not None) for each in seen)
     assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("path", ["self_attn", "mlp"])
 def test_other_dtypes(path, grad):
-    """What a hook makes float32 stays so, as in the stock layer."""
+    """If a hook turns a submodule's output into float32, the patched layer returns float32, as the unpatched layer
+    does."""
     stock, kinds = build("Llama", BF16), []
     stock.layers[0].mlp.register_forward_pre_hook(lambda module, args: args[0].to(BF16))
     model = copy.deepcopy(stock)
@@ -104,7 +108,8 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A module that was compiled by itself runs so, if it does unpatched: torch 2.11 compiles no linear alone."""
+    """A submodule that was compiled separately runs compiled in a patched layer if it does so in the unpatched layer.
+    torch 2.11 does not compile a single linear."""
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
     oxiwarp.patch(model, cpu_kernels=True)
@@ -122,7 +127,8 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """A hook on an activation is called, and another activation that comes after patching is taken."""
+    """A hook on an activation runs in a patched layer. Another activation that is assigned after patching takes
+    effect."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -139,7 +145,7 @@ def test_activations(name, grad):
 
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
-    """Another module in a linear's place is called, before patching or after it; so is a norm that is not replaced."""
+    """A patched layer calls an adapter in place of a linear, and a norm that `patch` excludes."""
     stock = build("Qwen3")
     owner, _, name = path.rpartition(".")
     patched = copy.deepcopy(stock)
@@ -152,7 +158,7 @@ def test_adapters(path):
 
 
 def test_changed_linear(monkeypatch):
-    """Somebody's forward for all linears is called."""
+    """Patched layers call a forward that third-party code assigned to `nn.Linear` itself."""
     model, seen, own = build("Llama"), [], nn.Linear.forward
     oxiwarp.patch(model, cpu_kernels=True)
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: seen.append(self) or own(self, x))

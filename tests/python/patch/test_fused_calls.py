@@ -1,4 +1,5 @@
-"""Calls of fused methods in every form that the own methods of diffusers and torch take."""
+"""Tests of argument passing: fused methods accept every call form that the original methods of diffusers and torch
+accept."""
 
 import inspect
 from collections import Counter
@@ -28,21 +29,22 @@ JOINT = ("flux", "flux2", "hunyuan_video", "qwen_image", "ltx2", "ltx2.3")
 
 
 def model_and_inputs(name):
-    """A stock model, and inputs whose rotary tables are of one shape."""
+    """Return an unpatched model, and inputs for which all rotary tables have one shape."""
     if name in VIDEO or name in IMAGE_MODELS:
         make, inputs = {**VIDEO, **IMAGE_MODELS}[name]
         return make(), inputs()
     inputs = FAMILIES[name].inputs(torch.float32, "cpu")
-    if name == "qwen_image":  # it has a table for text and one for the image
+    if name == "qwen_image":  # Qwen-Image has one table for text and one for the image
         inputs["encoder_hidden_states"] = random((BATCH, IMAGE, 24), torch.float32, "cpu", seed=1)
         inputs["encoder_hidden_states_mask"] = torch.ones(BATCH, IMAGE, dtype=torch.bool)
     return build(FAMILIES[name]), inputs
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for it
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT])
 def test_tables_in_one_tensor(name):
-    """They are unpacked as the own processor unpacks them."""
+    """A fused processor accepts cos and sin stacked in one tensor, and unpacks the tensor as the original processor
+    does."""
     model, inputs = model_and_inputs(name)
     stacked = []
 
@@ -68,7 +70,7 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """`scale=None`, which the own processor does not warn of."""
+    """A fused processor accepts `scale=None`. For this value, the original processor gives no deprecation warning."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)
@@ -78,7 +80,7 @@ def test_no_scale():
 
 
 def test_processor_by_name():
-    """A processor that is given its module by name, too."""
+    """A fused processor accepts its attention module as a keyword argument."""
     flux = pytest.importorskip("diffusers.models.transformers.transformer_flux")
     attn = flux.FluxAttention(query_dim=32, heads=2, dim_head=16, processor=flux.FluxAttnProcessor()).eval()
     x = random((2, 5, 32), torch.float32, "cpu")
@@ -92,7 +94,8 @@ def test_processor_by_name():
 
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
-    """As torch and diffusers call their one argument; another is an error."""
+    """A replaced LayerNorm accepts its input under the keyword that torch or diffusers uses. Any other keyword raises
+    TypeError."""
     normalization = pytest.importorskip("diffusers.models.normalization")
     norm, x = getattr(normalization, name, nn.LayerNorm)(8), random((2, 8), torch.float32, "cpu")
     expected = norm(x)
@@ -104,7 +107,7 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Its arguments, as keywords, but for a call that has more of them than have names."""
+    """Return the arguments of a call as keywords. A call with variadic positional arguments stays unchanged."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return call.args, call.kwargs
@@ -113,7 +116,7 @@ def by_name(call):
 
 
 def by_place(call):
-    """Its arguments, with those that were left out, by place."""
+    """Return the arguments of a call as positional arguments, including defaults."""
     call.apply_defaults()
     return call.args, call.kwargs
 
@@ -122,7 +125,7 @@ def by_place(call):
 @pytest.mark.parametrize("form", [by_name, by_place])
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT, "sd3.5", "hunyuan_video_replace", *IMAGE_MODELS])
 def test_arguments(name, form):
-    """By name and by place, of every fused module but norms, with the same kernels."""
+    """Every fused module except norms accepts its arguments by keyword and by position, and runs the same kernels."""
     model, inputs = model_and_inputs(name)
     oxiwarp.patch(model, cpu_kernels=True)
     with Operators() as expected:
@@ -132,8 +135,8 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # A hook on these would be for the own method of the block around them; and LayerNorms are not fused by
-    # name.
+    # A hook on a submodule that the fused block does not call would make this block run its original method.
+    # A LayerNorm with a keyword argument runs its original method, too.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

@@ -1,4 +1,5 @@
-"""What holds for every fusion: known by its source, left where that differs, own method where kernels do not fit."""
+"""Tests of properties that all fusions share: recognition by source code, skipped objects, and fallback to the original
+method."""
 
 import fnmatch
 import importlib
@@ -25,7 +26,7 @@ def forward(model):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Names of the fusions whose methods ran."""
+    """Record the names of the fusions whose methods run."""
     seen = []
     for name, fusion in FUSIONS.items():
         run = fusion.run
@@ -42,7 +43,7 @@ def patched(**options):
 
 # fmt: off
 def an_f_string(a, b):
-    # A comment, and layout, do not count.
+    # `fingerprint` must ignore this comment and the layout.
     return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
         a}""", [  1,
         2]
@@ -51,12 +52,13 @@ def an_f_string(a, b):
 def the_same(a, b):
 
     return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
-        a}""", [1, 2]  # nor here
+        a}""", [1, 2]  # and this comment
 # fmt: on
 
 
 def test_fingerprint():
-    """The same in every version of Python, whatever the layout; a name more is another."""
+    """The fingerprint of a function is the same in every Python version and for every layout, and changes with its
+    name."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
     words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -68,7 +70,8 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """The installed classes that a pattern of a fusion fits; of all the decoders of transformers, some."""
+    """Yield the installed classes that match a fusion's pattern. For the pattern of all transformers decoders, use only
+    `DECODERS`."""
     module = pattern.rpartition(".")[0]
     if module == "transformers.models":
         modules = DECODERS
@@ -86,7 +89,8 @@ def classes_like(pattern):
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
-    """Its classes exist, with sources that it knows; of patterns for many models' classes, some do."""
+    """The classes of each fusion exist, and the fusion recognises their source code. If a pattern covers all
+    transformers models, the fusion recognises some of the classes."""
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
         found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
@@ -97,7 +101,8 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """Another version of a block, or of a function whose work it does: left, with what was found."""
+    """`patch` skips a block if its forward or a function that the fusion reimplements has other source code. The reason
+    is reported."""
     own = Block.forward
 
     def changed(self, *args, **kwargs):
@@ -116,7 +121,7 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """A subclass with the same method is fused; one with another is left."""
+    """`patch` fuses a subclass that inherits the supported method, and skips a subclass that overrides this method."""
 
     class Same(Block):
         extra = 1
@@ -137,7 +142,8 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """A norm that a fused block does itself is listed as what it is there for."""
+    """A fused block computes its norms itself. The report says that such a norm module runs only if the block runs its
+    original method."""
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
     assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}
@@ -153,7 +159,7 @@ def test_report_of_inner_norms():
 
 
 def test_hooks_inside(ran):
-    """A hook on a norm that the fused method does not call: that block runs its own method, and the hook runs."""
+    """If a norm inside a fused block has a hook, this block runs its original method and the hook runs."""
     model, _ = patched()
     expected, seen = forward(model), []
     ran.clear()
@@ -169,7 +175,7 @@ def test_hooks_inside(ran):
 
 
 def test_hooks_around(ran):
-    """Hooks on blocks and on what they call run as before."""
+    """Hooks on fused blocks and on the modules that they call run as in the unpatched model."""
     model, seen = ltx(), []
     for part in (model.transformer_blocks[0], model.transformer_blocks[0].attn1, model.transformer_blocks[0].ff.net[0]):
         part.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
@@ -183,7 +189,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """Calls that the kernels do not take give the stock block's result, bit for bit."""
+    """For calls that the kernels do not support, a fused block returns the unpatched block's result bit for bit."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
@@ -204,7 +210,7 @@ def test_calls_for_the_own_method(what, ran):
 
 
 def test_copies_and_two_models():
-    """deepcopy and pickle keep blocks and processors patched; patching one model leaves another as it is."""
+    """Copies and pickles of a patched model stay patched. Patching one model does not change another model."""
     import copy
     import pickle
 
@@ -222,7 +228,7 @@ def test_copies_and_two_models():
 
 
 def test_processor_shared_by_two_modules():
-    """One processor in two places is replaced, and given back, once."""
+    """A processor that two modules share is replaced once and restored once."""
     model = ltx()
     shared = model.transformer_blocks[0].attn1.processor
     model.transformer_blocks[1].attn1.set_processor(shared)
@@ -231,7 +237,7 @@ def test_processor_shared_by_two_modules():
 
 
 def test_set_processor_afterwards():
-    """A processor that is put in later is its own; patching again takes it."""
+    """A processor that is set after `patch` is not replaced until `patch` runs again."""
     model, _ = patched()
     model.set_attn_processor(transformer_ltx.LTXVideoAttnProcessor())
     assert torch.allclose(forward(model), forward(ltx()), atol=1e-5)

@@ -1,4 +1,4 @@
-"""BasicTransformerBlock with fused kernels: SDXL, PixArt, DiT."""
+"""Tests of the fused `BasicTransformerBlock` of diffusers, in SDXL, PixArt, DiT and others."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # two blocks down, two in the middle, two times two up
+SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # eight blocks: 2 down, 2 in the middle, 2 x 2 up
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 2, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}
@@ -28,7 +28,8 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A table and no cross-attention (Latte); weights of norms that have none in the published models."""
+    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels. Its norms have weights
+    here, which they lack in the published models."""
     import diffusers
 
     def make(dtype, device):
@@ -47,13 +48,14 @@ def test_single_attention(device):
             return_dict=False,
         )
 
-    # Space: as PixArt; time: the attention's gate, residual and the next norm together.
+    # Spatial blocks: as in PixArt. Temporal blocks: attention gate, residual and next norm in one kernel.
     expected = {"ada_norm": 2, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
 
 def test_convolutional_projections(device):
-    """SD 1.5's blocks get rows whose columns are not neighbours; only the residual's copy is ours."""
+    """A fused SD 1.5 block matches the original block. Convolutional projections give rows with non-contiguous columns,
+    which the fused block copies."""
 
     def make(dtype, device):
         return sdxl(dtype, device, linear=False)
@@ -73,7 +75,7 @@ def test_chunked_feed_forward(device):
 
 
 def positioned(dtype, device):
-    """A block of AnimateDiff's motion modules."""
+    """Build a block with positional embeddings, as in AnimateDiff's motion modules."""
     from diffusers.models.attention import BasicTransformerBlock
 
     config = dict(double_self_attention=True, positional_embeddings="sinusoidal", num_positional_embeddings=8)
@@ -81,20 +83,21 @@ def positioned(dtype, device):
 
 
 def test_positions(device):
-    """Positions are added after each norm, and the block of the UNets can be compiled."""
+    """A fused block adds positional embeddings after each norm. Compiled, Inductor generates these norms instead of
+    oxiwarp."""
 
     def make_input(dtype, device):
         return dict(hidden_states=random((2, 8, 32), dtype, device))
 
     expected = {"layer_norm": 1, "gated_residual_ada_norm": 2}
     check_model(positioned, make_input, torch.bfloat16, device, expected)
-    # Compiled, the norms are Inductor's: they become one with sums and positions.
+    # Inductor fuses these norms with adjacent sums and positional embeddings.
     none = dict.fromkeys(expected, 0)
     check_compiled(positioned(torch.bfloat16, device), make_input(torch.bfloat16, device), none)
 
 
 class Tupled(nn.Module):
-    """A block that returns a tuple, as the models do."""
+    """A module that returns the result of its block as a tuple, as the models do."""
 
     def __init__(self, block):
         super().__init__()
@@ -123,7 +126,7 @@ def test_unknown_source(monkeypatch):
 
 
 def test_blocks_that_are_left():
-    """Norms of other kinds, with the reason."""
+    """`patch` skips a block with an unsupported norm type and reports the reason."""
     from diffusers.models.attention import BasicTransformerBlock
 
     def reason(**options):
@@ -137,7 +140,7 @@ def test_blocks_that_are_left():
 
 
 def test_calls_that_run_the_own_method(device):
-    """GLIGEN's attention between the two; a hook on a norm."""
+    """A fused block runs its original method for GLIGEN's additional attention, and if one of its norms has a hook."""
     from diffusers.models.attention import BasicTransformerBlock
 
     block = build(
@@ -160,7 +163,8 @@ def test_calls_that_run_the_own_method(device):
 
 
 def test_default_processors():
-    """`set_default_attn_processor`, which asks for the processors' classes in a tuple, as of stock models."""
+    """`set_default_attn_processor` works on a patched model. diffusers looks up the classes of processors in tuples, so
+    a replaced processor's class must equal the original class."""
     diffusers = pytest.importorskip("diffusers")
     unet = sdxl()
     vae = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4)
@@ -175,7 +179,8 @@ def test_default_processors():
 
 
 def test_other_classes_are_others():
-    """A replaced processor's class is its own and the stock one, and nothing else: not one that is derived from it."""
+    """The class of a replaced processor equals itself and the original class. It differs from all other classes,
+    including derived classes."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
     oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")

@@ -1,4 +1,4 @@
-"""CogVideoX's blocks and attention with fused kernels."""
+"""Tests of the fused blocks and attention of CogVideoX."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_cogvideox(dtype, rotary, device):
 
 
 def test_cogvideox_packed_projections(device):
-    """`fuse_qkv_projections` sets another processor, which is known too."""
+    """The processor that `fuse_qkv_projections` sets is fused, too."""
 
     def make(dtype, device):
         model = cogvideox(dtype, device)
@@ -35,7 +35,8 @@ def test_cogvideox_packed_projections(device):
 
 
 def test_cogvideox_attention_without_norms(device):
-    """The rotation alone; without it either there is nothing to fuse."""
+    """Without query and key norms, the fused attention computes only RoPE. If RoPE is missing as well, the attention
+    runs no oxiwarp kernel."""
 
     def make(dtype, device):
         model = cogvideox(dtype, device)
@@ -75,7 +76,8 @@ def test_cogvideox_unknown_source(monkeypatch):
 
 
 def test_cogvideox_calls_that_run_the_own_method(device):
-    """A hook on a norm of a head; tables in 16 bits, which the own method multiplies in float32."""
+    """The fused attention runs its original method if a query or key norm has a hook, or if the RoPE tables have 16
+    bits. The original method multiplies by 16-bit tables in float32."""
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
     seen = []

@@ -1,4 +1,4 @@
-"""Blocks of other models that have the forward of a known one, and hidden states that lie column by column."""
+"""Tests of fused blocks in models that copied the forward of a known block, and of inputs with non-contiguous rows."""
 
 import importlib
 
@@ -13,7 +13,7 @@ import oxiwarp
 
 DIM = 64
 AFTER = {"gated_residual_ada_norm": 2, "gated_residual": 2}
-# module, class: its arguments, and the kernels of one call
+# By "module.Class": constructor arguments, and kernels that one call runs.
 BLOCKS = {
     "transformer_flux.FluxTransformerBlock": ((DIM, 2, 32), AFTER),
     "transformer_bria_fibo.BriaFiboTransformerBlock": ((DIM, 2, 32), AFTER),
@@ -29,7 +29,7 @@ BLOCKS = {
 
 
 def block(name):
-    """The block, seeded, with biases that a mistake would show in."""
+    """Build a seeded block with random biases, so that an omitted bias changes the result."""
     pytest.importorskip("diffusers")
     module, cls = name.split(".")
     torch.manual_seed(0)
@@ -41,7 +41,8 @@ def block(name):
 
 
 def inputs(name, device, by_columns):
-    """Image tokens, text tokens where the block takes them, and an embedding."""
+    """Return image tokens, an embedding, and text tokens if the block takes them. With `by_columns`, the last dimension
+    of the image tokens is not contiguous."""
     image = random((BATCH, IMAGE, DIM), torch.float32, device)
     if by_columns:
         image = image.transpose(1, 2).contiguous().transpose(1, 2)
@@ -71,7 +72,7 @@ def test_block(name, by_columns, device):
 
 @pytest.mark.parametrize("name", ["AdaLayerNormZero", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"])
 def test_norm_by_columns(name, device):
-    """As above, for the norms by themselves."""
+    """A fused norm matches the original for an input whose last dimension is not contiguous."""
     normalization = pytest.importorskip("diffusers.models.normalization")
     torch.manual_seed(0)
     own: nn.Module = getattr(normalization, name)(*[DIM] * (2 if "Continuous" in name else 1)).to(device)
@@ -89,7 +90,8 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """SD3's blocks, of which the last has no second norm of the text: a hook on one is called."""
+    """If a second norm of a patched SD3 block has a hook, the hook runs, and only this block runs its original method.
+    The last SD3 block has no second text norm."""
     sd3 = FAMILIES["sd3"]
     stock, model = build(sd3), build(sd3)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,4 +1,4 @@
-"""Fused blocks over text and image tokens return the values of the original model and run oxiwarp's kernels."""
+"""Tests of fused blocks over text and image tokens: they return the original values and run oxiwarp kernels."""
 
 import inspect
 from collections import Counter
@@ -14,7 +14,7 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
-LEFT = {*INDUCTOR, "layer_norm"}  # not in every compiled graph: a norm by itself is torch's own there
+LEFT = {*INDUCTOR, "layer_norm"}  # Inductor may generate these operators, so not every compiled graph contains them.
 FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -28,7 +28,8 @@ def fused(model, **options):
 )
 @FAMILY
 def test_values(name, dtype, mode, device):
-    """Every fused chain runs, and nothing moves more than rounding moves it; unpatched, the model is the stock one."""
+    """Every fused kernel runs, and results differ from the unpatched model only by rounding errors. After `unpatch` the
+    results are exact."""
     family = FAMILIES[name]
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
@@ -50,7 +51,7 @@ def test_values(name, dtype, mode, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
 def test_bits(name, dtype, cuda):
-    """Mode "exact" gives the stock model's bits, where norms that run by themselves are its own."""
+    """Mode "exact" returns the unpatched model's bits on a GPU if `patch` skips RMSNorm modules."""
     family = FAMILIES[name]
     model = build(family, dtype, cuda)
     stock = step(family, model, dtype, cuda)
@@ -65,7 +66,8 @@ def is_ours(node):
 
 @FAMILY
 def test_compiles(name, device):
-    """In one graph, with the kernels in it but for those that Inductor has."""
+    """A patched model compiles to one graph that contains the oxiwarp kernels, except operators that are left to
+    Inductor."""
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)
@@ -81,7 +83,7 @@ def test_compiles(name, device):
 
 @FAMILY
 def test_gradients(name):
-    """In grad mode the blocks are fused too, and give the stock model's gradients."""
+    """In grad mode, fused blocks run their kernels and return the unpatched model's gradients."""
     family, grads = FAMILIES[name], []
     for model in (build(family), fused(build(family))):
         model.requires_grad_()
@@ -96,7 +98,7 @@ def test_gradients(name):
 
 @FAMILY
 def test_other_calls(name):
-    """What no kernel is for goes through the stock methods: autocast, a dtype without kernels."""
+    """Under autocast and for float64, a fused model runs the original methods and calls no oxiwarp operator."""
     family = FAMILIES[name]
     stock, model = build(family), fused(build(family))
     with Operators() as operators:
@@ -110,7 +112,7 @@ def test_other_calls(name):
 
 
 def fused_parts(model):
-    """The objects of a patched model that have a fused method, one of each kind."""
+    """Return one object with a fused method per fusion, by fusion name."""
     found = {}
     for module in model.modules():
         for part in (module, module.__dict__.get("processor")):
@@ -122,7 +124,7 @@ def fused_parts(model):
 
 @FAMILY
 def test_changed_source(name, monkeypatch):
-    """A method that is not the one that was read is left, with the reason in the report."""
+    """`patch` skips an object whose method has other source code than the fusion knows, and reports the reason."""
     family = FAMILIES[name]
     model = build(family)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -141,8 +143,8 @@ def test_changed_source(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["qwen_image", "sd3.5"])
 def test_signatures_of_processors(name, monkeypatch):
-    """They are looked up once. Qwen-Image's processor has another third argument than its module, which hands the third
-    on by name."""
+    """Fused methods read the signatures of processors once, not at every call. Qwen-Image's processor and its module
+    name the third argument differently, so it is passed by keyword."""
     family, looked_up = FAMILIES[name], []
     model = build(family)
     expected = step(family, model)

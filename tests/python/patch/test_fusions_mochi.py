@@ -1,4 +1,4 @@
-"""Mochi's blocks and attention with fused kernels."""
+"""Tests of the fused blocks and attention of Mochi."""
 
 import copy
 import io
@@ -13,10 +13,10 @@ import oxiwarp
 from oxiwarp.patching.fusions.diffusers.mochi import tokens_of
 
 ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residual_tanh_gated_rms_norm"
-EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two a block, and norm_out
+EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two per block, and one for norm_out
 
 
-# The model switches autocast to float32 on for its tables, which the CPU does not have.
+# The model enables float32 autocast for its RoPE tables, which the CPU does not support.
 pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
 
 
@@ -27,8 +27,8 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """Where autograd records, the tokens are joined as the own processor joins them, which runs where the parameter is
-    trained that the tables come from."""
+    """In grad mode, fused attention concatenates the tokens as the original processor does. If `pos_frequencies`, which
+    determines the RoPE tables, is trained, the original processor runs."""
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     check_gradients(model, inputs, {ADA: 7})
     oxiwarp.unpatch(model)
@@ -37,14 +37,15 @@ def test_mochi_gradients(device):
 
 
 def test_mochi_compiled(device):
-    """The numbers of valid tokens are data: torch.compile takes them in one graph if asked to."""
+    """torch.compile captures a patched model in one graph with `capture_dynamic_output_shape_ops`. The number of valid
+    tokens depends on data."""
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         expected = EXPECTED | {"qk_norm_rope": 6}
         check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), expected)
 
 
 def test_mochi_all_tokens_valid(device):
-    """One prompt without padding."""
+    """A patched Mochi model matches the unpatched model for one prompt without padding."""
 
     def make_input(dtype, device):
         inputs = mochi_input(dtype, device)
@@ -63,7 +64,8 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A hook on a norm within a norm that is not called; norms whose eps differ."""
+    """A fused block runs its original method if a norm inside one of its norms has a hook. `patch` skips a block whose
+    norms have different eps values."""
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -77,7 +79,8 @@ def test_mochi_calls_that_run_the_own_method(device):
 
 
 def test_mochi_finds_valid_tokens_once(device):
-    """Finding them waits for the GPU: once for all blocks, until the mask changes."""
+    """The indices of valid tokens are computed once for all blocks, and again if the mask changes. This computation
+    synchronizes with the GPU."""
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,7 +106,7 @@ def test_mochi_finds_valid_tokens_once(device):
 
 
 def test_mochi_trained_after_inference_mode(device):
-    """With the mask that inference mode had."""
+    """A model can be trained with a mask whose valid tokens were computed in inference mode."""
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     model.pos_frequencies.requires_grad_(False)
     mask = inputs["encoder_attention_mask"]
@@ -117,7 +120,8 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """A copy has none, which may be written to as often as its original; neither a pickle, nor a mask of torch.func."""
+    """Cached indices of valid tokens belong to one mask tensor. Copies and pickles of the mask do not contain the
+    indices. The indices are also correct in inference mode and inside torch.func transforms."""
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

@@ -1,4 +1,4 @@
-"""What saves Python's time without a kernel: attention modules, masks, timesteps, and the questions of fused calls."""
+"""Tests of fusions that only save Python time: attention modules, attention masks and timestep embeddings."""
 
 import inspect
 
@@ -18,7 +18,7 @@ embeddings = pytest.importorskip("diffusers.models.embeddings")
 
 @pytest.fixture
 def looked_up(monkeypatch):
-    """What `inspect.signature` was asked for, by whomever."""
+    """Record the objects whose signature any code reads through `inspect.signature`."""
     seen, own = [], inspect.signature
 
     def signature(of, *args, **kwargs):
@@ -47,14 +47,14 @@ class Renamed(Recorder):
 
 
 class Needing(Recorder):
-    """As CogVideoX's: what the module has a default for must be given."""
+    """A processor with a required argument for which the module has a default, as in CogVideoX."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states, attention_mask=None):
         return hidden_states, encoder_hidden_states, attention_mask
 
 
 class Other(Recorder):
-    """Another default than the module's."""
+    """A processor with another default value than the module."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask="own"):
         return hidden_states, encoder_hidden_states, attention_mask
@@ -77,14 +77,15 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """Every processor gets from every call what the own method gives it."""
+    """From every call, a processor receives the same arguments through a patched attention module as through the
+    original."""
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
     assert oxiwarp.patch(module).names[""] == "replaced"
     for args, kwargs in CALLS:
         assert outcome(module, args, kwargs) == outcome(stock, args, kwargs), (args, kwargs)
-    for args in ((), ("x", "y", "m", "more")):  # refused
+    for args in ((), ("x", "y", "m", "more")):  # both modules raise TypeError
         assert outcome(module, args, {}) == outcome(stock, args, {}) == "TypeError"
 
 
@@ -96,7 +97,7 @@ def outcome(module, args, kwargs):
 
 
 def test_unknown_arguments_are_told(monkeypatch):
-    """The warning of an argument that is dropped is diffusers' own."""
+    """A patched attention module drops an unknown argument with the same warning as diffusers."""
     told = []
     monkeypatch.setattr(processors.logger, "warning", told.append)
     module = attention()
@@ -107,7 +108,7 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """A step of a patched model looks nothing up once it has run; the report says what is saved."""
+    """After the first step, a patched model reads no signature. The report has a row for the attention modules."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -122,7 +123,7 @@ def test_signature_is_read_once(looked_up):
 
 
 def test_attention_modules_compiled(looked_up, monkeypatch):
-    """torch.compile traces their own method."""
+    """torch.compile traces the original method of attention modules."""
     model, made = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
     attention_module.signatures.cache_clear()
@@ -135,7 +136,8 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """A mask of every head has the values that diffusers' has, without a copy; where that is not known, it is asked."""
+    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask` without a copy. For other sizes, and if
+    that method has unknown source code, `mask_of_heads` calls the method."""
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)
@@ -150,8 +152,8 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """What is hooked to a norm inside a fused block when it is compiled runs; what comes later does as in a stock
-    model: it is asked for only where torch.compile is told to."""
+    """Compiled code runs a hook on a norm inside a fused block if the hook exists at compile time. As in an unpatched
+    model, a later hook runs only if torch.compile guards on hooks."""
     model, seen = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
     compiled = torch.compile(model, backend="eager")
@@ -176,7 +178,8 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """Bits and dtype of the own method, the first time and from then on, and in inference mode."""
+    """The patched `Timesteps` module returns the original bits and dtype at the first and later calls, and in inference
+    mode."""
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)
@@ -190,7 +193,7 @@ def test_timesteps(options, dtype, device):
 
 
 def test_timesteps_of_several_modules(device):
-    """Frequencies of one width and shift are not another's."""
+    """Cached frequencies are separate for each width and shift."""
     times, options = (
         torch.tensor([999.0, 3.5], device=device),
         [(8, True, 0), (8, True, 1), (16, True, 0), (16, True, 1)],
@@ -202,8 +205,8 @@ def test_timesteps_of_several_modules(device):
 
 
 def test_timesteps_gradient():
-    """Under torch.func and autograd the own method's gradient; what a transform made is not kept, and what inference
-    mode made is."""
+    """Under torch.func and autograd, the patched `Timesteps` module gives the original gradient. Frequencies that were
+    computed inside a transform are not cached. Frequencies from inference mode are cached and stay usable."""
     module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
     oxiwarp.patch(module)
     timesteps.frequencies.store.clear()

@@ -1,4 +1,4 @@
-"""Modules whose work a fused method does itself, which somebody swaps after `patch`: they are called, or are alike."""
+"""Tests of submodules that a fused method does not call, and that another module replaces before or after `patch`."""
 
 import copy
 import pickle
@@ -16,11 +16,11 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for it
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """Any module that a fused method skips, in a wrapper that has all its attributes: the fused method leaves it to the
-    own one, until it is out of its wrapper."""
+    """If a submodule that the fused method does not call is wrapped after `patch`, the original method runs. The fused
+    method runs again after the wrapper is removed. The wrapper has all attributes of the wrapped module."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -42,7 +42,7 @@ def test_wrapped_after_patch(name):
 
 
 def test_every_skip_is_tried():
-    """By the test above."""
+    """`test_wrapped_after_patch` covers every submodule listed in `Fusion.skips`."""
     tried = set()
     for make, _ in MODELS.values():
         model = make()
@@ -54,7 +54,7 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """Blocks with a module that is not theirs are left."""
+    """`patch` skips a block if a wrapper replaces a submodule whose work the fused method would do."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(stock)
@@ -73,7 +73,7 @@ def test_wrapped_before_patch(name):
 
 
 def refiner():
-    """A block whose second norm has parameters; its arguments."""
+    """Return a block whose second norm has parameters, and the block's arguments."""
     module = pytest.importorskip("diffusers.models.transformers.transformer_hunyuan_video")
     torch.manual_seed(0)
     block = module.HunyuanVideoIndividualTokenRefinerBlock(2, 16).eval().requires_grad_(False)
@@ -81,14 +81,14 @@ def refiner():
 
 
 def ran(module, given):
-    """The results, and whether the fused method made them."""
+    """Return the results, and whether the fused method computed them."""
     with Operators() as operators:
         made = results(module, given)
     return made, "gated_residual_ada_norm" in operators.calls
 
 
 def another_norm(affine=True):
-    """A LayerNorm with other weights and another eps, or with none."""
+    """Return a LayerNorm with another eps and with random parameters, or without parameters."""
     norm = nn.LayerNorm(32, eps=0.1, elementwise_affine=affine).requires_grad_(False)
     for seed, parameter in enumerate(norm.parameters()):
         parameter.copy_(random(parameter.shape, torch.float32, "cpu", seed=seed))
@@ -101,8 +101,8 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """Another of the class stays fused, with its weights and eps, patched or not; a tuned one, one without parameters
-    and one in whose class another tool's stands is called. Of copies, too."""
+    """A fused block uses the weights and eps of another norm of the same class. The block calls a norm if it is
+    wrapped, lacks parameters or has a derived class. The same holds for copies."""
     stock, given = refiner()
     ours = copy.deepcopy(stock)
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -136,7 +136,7 @@ def test_what_is_swapped(how):
 
 
 def test_weights_where_there_were_none():
-    """A norm of the same class that has a weight, in a block whose kernels take none."""
+    """A fused block applies a weight that is assigned after `patch` to a norm without weight."""
     stock, ours = ltx(), ltx()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -146,7 +146,7 @@ def test_weights_where_there_were_none():
 
 
 def test_compiled():
-    """A compiled block sees that a module was swapped; blocks with the same modules share their graphs."""
+    """A compiled fused block is recompiled if a submodule is replaced. Equal blocks share one graph."""
     graphs = []
 
     def backend(graph, _):
@@ -170,7 +170,8 @@ def test_compiled():
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 def test_eps_changed_after_patch():
-    """Of one of Mochi's norms that a kernel takes together."""
+    """A fused Mochi block matches the unpatched block if the eps of one norm changes after `patch`. One kernel computes
+    several norms and takes a single eps."""
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -178,10 +179,10 @@ def test_eps_changed_after_patch():
     close(results(ours, ((), mochi_input())), results(stock, ((), mochi_input())))
 
 
-@pytest.mark.filterwarnings("ignore:Unsupported layer type")  # peft's, of any norm
+@pytest.mark.filterwarnings("ignore:Unsupported layer type")  # peft warns for every norm
 @pytest.mark.parametrize("name", ["sdxl", "wan", "cogvideox", "hunyuan_video", "ltx"])
 def test_ln_tuning(name):
-    """peft's `LNTuningConfig` of all norms with parameters, after `patch`."""
+    """peft's `LNTuningConfig` on all norms with parameters takes effect in a model that was already patched."""
     peft = pytest.importorskip("peft")
     make, make_input = MODELS[name]
     outputs = []

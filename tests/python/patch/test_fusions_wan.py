@@ -1,4 +1,4 @@
-"""Wan's blocks and attention with fused kernels."""
+"""Tests of the fused blocks and attention of Wan."""
 
 import pytest
 import torch
@@ -25,7 +25,8 @@ def times(counts, by, **others):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "cast"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, kept, device):
-    """Wan 2.1, with table and norms in float32 as loaded, or all cast."""
+    """A patched Wan 2.1 model matches the unpatched model. Modulation table and norms are in float32, as diffusers
+    loads them, or cast like all parameters."""
 
     def make(dtype, device):
         return wan(dtype, device, kept=kept, cross_attn_norm=True)
@@ -35,7 +36,8 @@ def test_wan(dtype, kept, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan_per_token(dtype, device):
-    """Wan 2.2 5B: temb for each token, the table added in the kernels."""
+    """A patched Wan 2.2 5B model matches the unpatched model. The model has one time embedding per token, and the
+    kernels add the modulation table."""
 
     def make_input(dtype, device):
         return wan_input(dtype, device, per_token=True)
@@ -45,12 +47,14 @@ def test_wan_per_token(dtype, device):
 
 
 def test_wan_without_norm2(device):
-    """A model whose cross-attention reads the stream itself."""
+    """A patched Wan model without norm2 matches the unpatched model. Its cross-attention reads the residual stream
+    directly."""
     check_model(lambda *of: wan(*of, cross_attn_norm=False), wan_input, torch.bfloat16, device, times(NO_NORM2, 2))
 
 
 def test_wan_image_to_video(device):
-    """Tokens of an image have keys and values of their own, whose norm is a module's."""
+    """A patched Wan image-to-video model matches the unpatched model. Its image tokens have separate keys and values,
+    and the norm of these keys runs as a module."""
 
     def make(dtype, device):
         return wan(dtype, device, cross_attn_norm=True, image_dim=20, added_kv_proj_dim=48)
@@ -62,7 +66,8 @@ def test_wan_image_to_video(device):
 
 
 def test_wan_fused_projections(device):
-    """Queries, keys and values are slices of one projection."""
+    """A patched Wan model matches the unpatched model after `fuse_qkv_projections`, which makes query, key and value
+    slices of one projection."""
 
     def make(dtype, device):
         model = wan(dtype, device, cross_attn_norm=True)
@@ -73,14 +78,14 @@ def test_wan_fused_projections(device):
 
 
 def test_vace(device):
-    """WanVACE: a second stream of blocks controls the first."""
+    """A patched WanVACE model matches the unpatched model. Its second sequence of blocks controls the first one."""
     for dtype in DTYPES:
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
 def test_variants_have_the_known_source():
-    """Wan Animate's and ChronoEdit's blocks are Wan's, so that they are replaced; ChronoEdit's processor is not looked
-    at, as its tables are others."""
+    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because they have Wan's source code. No fusion matches
+    ChronoEdit's processor, because its RoPE tables differ."""
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
     from oxiwarp.patching import fusions
@@ -107,7 +112,8 @@ def test_wan_unknown_source(monkeypatch):
 
 
 def test_wan_calls_that_run_the_own_method(device):
-    """A hook on a norm that is not called; norms of another kind."""
+    """A fused Wan block or attention runs its original method if one of its norms has a hook. `patch` skips a block
+    whose norm has another class."""
     model = wan(torch.bfloat16, device, cross_attn_norm=True)
     inputs = wan_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,4 +1,4 @@
-"""What diffusers' attention and feed-forwards leave out where it changes nothing: a division by 1, dropout."""
+"""Tests of patched diffusers attention and feed-forwards: they omit a division by 1 and inactive dropout."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def attention(**options):
 
 
 class Counted(TorchDispatchMode):
-    """Counts the calls of operators."""
+    """Dispatch mode that counts the calls of each operator."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,8 @@ PROCESSED = (
 
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
-    """Bits of the own processor, with a mask and without; what leaves nothing out is the own method's."""
+    """The patched processor returns the original bits, with and without a mask. Attention with norms, a residual
+    connection or a rescaled output runs the original processor, which always divides."""
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}
@@ -61,7 +62,7 @@ def test_attention_processor(options, device):
 
 
 def test_dropout_is_left_out_when_it_does_nothing(device):
-    """Not in training, and not where something is hooked to it."""
+    """A patched feed-forward omits dropout in evaluation mode. Dropout runs in training mode, and if it has a hook."""
     feed_forward = models.FeedForward(32, dropout=0.5, final_dropout=True)
     feed_forward, x, seen = feed_forward.to(device).eval(), random((2, 5, 32), torch.float32, device), []
     expected = feed_forward(x)
@@ -76,7 +77,7 @@ def test_dropout_is_left_out_when_it_does_nothing(device):
 
 
 def test_processor_arguments_that_are_warned_of(monkeypatch):
-    """`scale` is deprecated: the own method says so."""
+    """In a patched processor, the deprecated argument `scale` still triggers diffusers' deprecation message."""
     told = []
     monkeypatch.setattr(processors, "deprecate", lambda *args, **_: told.append(args[0]))
     attn = attention()

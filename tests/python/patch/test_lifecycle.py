@@ -32,7 +32,8 @@ def assert_patched(model, expected):
 
 
 def test_state_dict():
-    """The state dict has the same keys and tensors, and each model loads that of the other."""
+    """The state dict of a patched model has the original keys and tensors. The patched and the unpatched model load
+    each other's state dict."""
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
@@ -45,7 +46,7 @@ def test_state_dict():
 
 
 def test_safetensors(tmp_path):
-    """The file of a patched model equals the stock model's and loads into either model."""
+    """The safetensors file of a patched model equals the file of the unpatched model, and loads into either model."""
     safetensors = pytest.importorskip("safetensors.torch")
     stock, model = net(), patched_net()
     for name, saved in (("stock", stock), ("patched", model)):
@@ -58,7 +59,7 @@ def test_safetensors(tmp_path):
 
 
 def test_save_pretrained(tmp_path):
-    """diffusers saves a patched model, and loads it as a stock model."""
+    """diffusers saves a patched model, and loads the saved model as an unpatched model."""
     model = ltx()
     stock = model(**ltx_input())[0]
     oxiwarp.patch(model, cpu_kernels=True)
@@ -69,7 +70,7 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """isinstance, class names and signatures are unchanged, because other code relies on them."""
+    """isinstance, class names and signatures of patched modules are unchanged, because other code relies on them."""
     import inspect
 
     model, stock = patched_net(), net()
@@ -82,7 +83,7 @@ def test_names_and_classes():
 
 @pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
 def test_copies(how):
-    """Copies are patched, share only what copies should share, and can be unpatched separately."""
+    """Copies of a patched model are patched, have the same results and can be unpatched separately."""
     model = patched_net()
     expected = model(net_input())
     if how == "deepcopy":
@@ -108,7 +109,8 @@ def test_old_pickle_protocols():
 
 
 def test_hooks():
-    """Forward hooks from before and after run once per call, see the kernel's output and survive unpatching."""
+    """Forward hooks registered before or after `patch` run once per call, see the kernel's output and survive
+    `unpatch`."""
     model, seen = net(), []
     model.before.register_forward_pre_hook(lambda module, args: seen.append("pre"))
     model.before.register_forward_hook(lambda module, args, output: seen.append(output))
@@ -144,7 +146,8 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """The original forward runs, or raises its error."""
+    """For weights and widths that the kernel does not support, a patched norm runs its original forward or raises the
+    original error."""
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
         module = nn.RMSNorm(96, eps=1e-6)
@@ -200,7 +203,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 
 def test_patched_again_after_a_parametrization():
-    """A parametrization subclasses oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class back."""
+    """`patch` and `unpatch` work after a parametrization was added to a patched module and removed again. A
+    parametrization derives a class from oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class back."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -214,7 +218,7 @@ def test_patched_again_after_a_parametrization():
 
 
 def test_tensor_subclass_input():
-    """A tensor subclass runs the module's original forward, and thereby its own dispatch."""
+    """A patched norm runs its original forward for a tensor subclass, so the subclass's dispatch applies."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     model, x = patched_net(), net_input()
@@ -222,7 +226,7 @@ def test_tensor_subclass_input():
 
 
 def test_fake_and_meta():
-    """A model on meta and fake inputs give the right shapes."""
+    """A patched model on the meta device and a patched model with fake inputs return the right shapes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.device("meta"):
@@ -236,7 +240,7 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """Forward-mode AD gives the stock model's tangent. The public functions raise an error."""
+    """In forward-mode AD, a patched model gives the original tangent. The public functions raise an error."""
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
         expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
@@ -294,7 +298,7 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """A deleted module is freed with its parameters and with the classes made only for it."""
+    """A deleted module that was patched is freed with its parameters and with the classes made only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:
@@ -309,7 +313,7 @@ def test_a_patched_module_is_freed(make, unpatch):
 
 
 def test_an_unpatched_module_gets_its_class_again():
-    """A module that is patched again gets the same class, so that torch.compile reuses its code."""
+    """A module that is patched again gets the same class as before, so that torch.compile reuses its code."""
     model = patched_net()
     before = weakref.ref(type(model.before))
     oxiwarp.unpatch(model)
@@ -319,7 +323,8 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """Threads that patch at once make one class per recipe, so that every object can be copied."""
+    """Threads that patch modules of one class at once create one subclass per recipe, so that every module can be
+    copied."""
     methods = NormRecipe.methods
 
     def slow(recipe, base):

@@ -1,4 +1,4 @@
-"""The rotary embedding of LTX-Video, whose tables are kept for the next step."""
+"""Tests of the fused rotary embedding of LTX-Video, which caches its cos and sin tables for the next step."""
 
 import copy
 import io
@@ -38,7 +38,7 @@ SCALE = (1 / 3, 32, 32)
 @pytest.mark.parametrize("scale", [None, SCALE, [1 / 3, 32, 32], (torch.tensor(0.3), 32, 32)])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_rope_bits(batch, scale, device):
-    """The tables have the own method's bits, the first time and from then on."""
+    """The first call and later calls return the tables of the original forward bit for bit."""
     own, module = rope()(x(batch, device), 2, 3, 4, scale), patched_rope()
     for _ in range(2):
         for table, right in zip(module(x(batch, device), 2, 3, 4, scale), own, strict=True):
@@ -46,8 +46,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """The same tables for the same size, whatever the batch; other ones for another size or scale, or constants that
-    somebody changed."""
+    """Tables are cached per size and scale, independent of the batch size. Another size, scale or module constant gives
+    other tables."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -60,7 +60,7 @@ def test_rope_is_kept():
 
 
 def test_rope_trained_after_inference_mode():
-    """With the tables that inference mode had."""
+    """Training can use tables that were cached in inference mode."""
     module = patched_rope()
     with torch.inference_mode():
         cos, _ = module(x(), 2, 3, 4)
@@ -72,7 +72,7 @@ def test_rope_trained_after_inference_mode():
 
 
 def test_rope_is_not_copied():
-    """Neither a copy nor a pickle has the tables, and nothing holds a module for them."""
+    """Neither copies nor pickles of the module contain the cached tables. The cache does not keep the module alive."""
     module = patched_rope()
     module(x(), 2, 3, 4)
     assert kept[module] and copy.deepcopy(module) not in kept
@@ -85,7 +85,7 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """When its method is taken back, and when the module is moved, as offloading does."""
+    """The cached tables are dropped by `unpatch` and by a move of the module, as offloading does."""
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
         module(x(), 2, 3, 4)
@@ -97,7 +97,8 @@ def test_rope_is_forgotten():
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
-    """Attention reads them whole, as it does where other sines are given; the next call has the own method's."""
+    """If a caller modifies the cached tables, attention reads the full tables, and the next call returns correct
+    tables. Attention also reads full tables if cos and sin do not come from one cached pair."""
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):
@@ -111,8 +112,8 @@ def test_tables_that_are_written_to(inference):
 
 
 def test_rope_leaves_the_rest(monkeypatch):
-    """Its own method for coordinates that are given, a hook, which might write to the tables, and fake tensors; large
-    tables are not kept."""
+    """Given coordinates, a hooked module and fake tensors run the original forward. Tables larger than `MOST_BYTES` are
+    not cached."""
     coordinates = random((2, 3, 24), torch.float32, "cpu")
     assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
     module = patched_rope()
@@ -129,7 +130,7 @@ def test_rope_leaves_the_rest(monkeypatch):
 
 
 def test_rope_and_compiled_blocks():
-    """Blocks that are compiled by themselves take the tables as any others."""
+    """Blocks that are compiled separately accept the cached tables."""
     model = ltx()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -141,7 +142,7 @@ def test_rope_and_compiled_blocks():
 
 
 def test_rope_captured(cuda):
-    """A CUDA graph holds tables of its own."""
+    """Under CUDA graph capture, the module computes separate tables in the graph's memory."""
     module = patched_rope()
     before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -151,7 +152,7 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """What is made under torch.func is not kept: it does not outlive the transform."""
+    """Tables computed inside a torch.func transform are not cached, because they must not outlive the transform."""
     module = patched_rope()
 
     def total(scale):
@@ -166,7 +167,8 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """Attention reads half tables, eager and compiled; whoever splits or copies the tables has it read them whole."""
+    """Fused attention reads tables of half width, which contain each angle once, in eager mode and compiled. If a hook
+    copies the tables, attention reads the full tables, with the same result."""
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)
     widths, op = [], fused_ltx.qk_norm_rope

@@ -1,4 +1,4 @@
-"""Pickles from before the package's modules were moved into folders."""
+"""Tests of pickles written before the package's modules moved into folders: they still load and work."""
 
 import pickle
 import subprocess
@@ -15,9 +15,10 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# Made before the move, with protocol 2: `patch(nn.Sequential(norm, layer_norm), mode="fast",
-# cpu_kernels=True)` of a `BareRMSNorm` and an `nn.LayerNorm(64, elementwise_affine=False)`; both, the report
-# and its rows, by name.
+# The pickle was written before the move, with protocol 2. It contains a `BareRMSNorm` and an
+# `nn.LayerNorm(64, elementwise_affine=False)` that `patch(nn.Sequential(norm, layer_norm), mode="fast",
+# cpu_kernels=True)` replaced. It also contains the report and its rows. The keys are "norm", "layer_norm",
+# "report" and "rows".
 PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
 
 
@@ -27,7 +28,7 @@ def old():
 
 
 def test_modules(old):
-    """They are patched as they were: the kernels run, and a patch of today gives the same recipe and class."""
+    """Modules from an old pickle run the kernels, and have the recipe and class that `patch` gives today."""
     x = random((4, 64), torch.float32, "cpu")
     for name, fresh in (("norm", BareRMSNorm()), ("layer_norm", nn.LayerNorm(64, elementwise_affine=False))):
         stock = fresh(x)
@@ -43,7 +44,7 @@ def test_report(old):
 
 
 def test_written_again(old):
-    """With today's names: nothing in it depends on the old ones."""
+    """If the loaded objects are pickled again, the new pickle contains only today's module names."""
     data = pickle.dumps(old, protocol=2)
     assert pickle.loads(data)["rows"] == old["rows"]
     for name in OLD_NAMES:
@@ -52,7 +53,7 @@ def test_written_again(old):
 
 
 def test_before_any_import():
-    """Where nothing of oxiwarp is imported yet, a pickle imports what it names first."""
+    """An old module name can be imported before any other part of oxiwarp, as unpickling may do."""
     code = "import sys, importlib; importlib.import_module('oxiwarp.fusions._fusion').FusedRecipe"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

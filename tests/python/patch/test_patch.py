@@ -1,4 +1,4 @@
-"""`oxiwarp.patch`: what it replaces, what it gives, what it leaves, and `unpatch`."""
+"""Tests of `oxiwarp.patch` and `unpatch`: replaced and skipped modules, results, arguments and reports."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ from oxiwarp.patching.norms import forward as norms
 
 @pytest.fixture
 def kernel_calls(monkeypatch):
-    """The inputs of every kernel call that a patched module makes."""
+    """Record the input of every kernel call that a patched norm makes."""
     seen, call = [], norms.call
 
     def spy(x, *rest):
@@ -31,7 +31,7 @@ def kernel_calls(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_norm(dtype, device, kernel_calls):
-    """Every kind of norm gives its own result, in its own roundings, through the kernel."""
+    """Each kind of norm runs the kernel. The result has the dtype, strides and roundings of the original forward."""
     model, x = net(dtype, device), random((3, 7, 64), dtype, device)
     own = {name: getattr(model, name)(x) for name in NORMS}
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -46,7 +46,8 @@ def test_each_norm(dtype, device, kernel_calls):
 @pytest.mark.parametrize("make", [ltx, qwen, t5])
 @pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
 def test_models(make, dtype, device, kernel_calls):
-    """Real architectures: all their norms run, and the output moves no more than rounding moves it."""
+    """In real architectures `patch` replaces all norms, and the output differs only by rounding errors. `unpatch`
+    restores the exact output."""
     model = make(dtype, device)
 
     def forward(model, dtype=dtype):
@@ -70,7 +71,7 @@ def test_models(make, dtype, device, kernel_calls):
 
 
 def model_dtype(dtype):
-    """The next wider type of the inputs."""
+    """Return the next wider dtype than the dtype of the inputs."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 
@@ -98,7 +99,7 @@ def test_patched_context():
 
 
 def test_twice():
-    """Patching again changes the options and nothing else."""
+    """Patching a patched model again changes only the options."""
     model = net()
     first = oxiwarp.patch(model)
     classes = [type(module).__mro__[1:] for module in model.modules()]
@@ -110,7 +111,7 @@ def test_twice():
 
 
 def test_what_runs_the_own_forward(kernel_calls):
-    """Without cpu_kernels, under autocast, in other or mixed dtypes: the own forward, bit for bit."""
+    """CPU tensors without `cpu_kernels`, autocast, float64 and mixed dtypes run the original forward and no kernel."""
     model, x = net(), net_input()
     stock = model(x)
     oxiwarp.patch(model)
@@ -139,7 +140,7 @@ def test_keyword_argument(kernel_calls):
 
 
 def layouts(dtype, device):
-    """Inputs as attention code makes them."""
+    """Yield name, input, and whether the kernel supports the input's layout. The layouts occur in attention code."""
     x = random((2, 4, 6, 64), dtype, device)
     yield "contiguous", x, True
     yield "heads transposed", x.transpose(1, 2), True
@@ -161,7 +162,8 @@ def layouts(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layouts(dtype, device, kernel_calls):
-    """Whatever worked before works, with the same strides; what is rows in any order runs the kernel without a copy."""
+    """Every layout gives the original result and strides. If the rows are regular in any order, the kernel reads the
+    input without a copy."""
     model = net(dtype, device)
     for name in NORMS[:3]:
         norm = getattr(model, name)
@@ -191,7 +193,8 @@ def test_only_and_skip():
 
 
 def test_pipelines():
-    """Anything with `.components`, or with `.model`, is walked; other things are a TypeError."""
+    """`patch` accepts an object with `.components` or `.model` as a pipeline, and raises TypeError for any other object
+    than a module."""
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
@@ -239,7 +242,7 @@ def test_unpatch_reaches_processors_that_a_model_keeps_for_later():
 
 
 class Wrapped:
-    """A user's processor that calls another."""
+    """A user's attention processor that calls another processor."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -293,7 +296,8 @@ def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps
 
 
 def test_attention_by_itself():
-    """Its processor and the norms that this makes superfluous are called what they are called in it."""
+    """`patch` on a single attention module also replaces its processor. The report uses names relative to this
+    module."""
     attention = ltx().transformer_blocks[0].attn1
     report = oxiwarp.patch(attention)
     assert {"processor", "norm_q", "norm_k"} <= set(report.names)
@@ -303,7 +307,7 @@ def test_attention_by_itself():
 
 
 def test_report():
-    """Rows of data; text and a rich table that say the same."""
+    """The report lists one row per class and outcome. Plain text and a rich table contain the same facts."""
     from rich.console import Console
 
     model = net()

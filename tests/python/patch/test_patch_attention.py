@@ -1,4 +1,5 @@
-"""Tests of `patch(..., attention=True)`."""
+"""Tests of `patch(..., attention=True)`: fused processors call `oxiwarp.attention` for sizes at which it was measured
+to be faster."""
 
 import copy
 import math
@@ -54,7 +55,7 @@ def test_ltx(dtype, device, calls, measured):
     assert exactness["LTXVideoAttnProcessor"] == "bit-exact, but for the attention"
     assert exactness["LTXVideoTransformerBlock"] == "bit-exact"
     y = model(**inputs)[0]
-    assert calls["attention"] == 4  # two per layer
+    assert calls["attention"] == 4  # two attentions per layer
     assert (y.double() - stock.double()).abs().max() <= 0.05 * stock.abs().max()
 
 
@@ -70,7 +71,8 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """A backend that the user sets on the model or around the call stays in place, also torch's."""
+    """A backend that the user sets on the model or around the call stays active, also if it is torch's default
+    backend."""
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -85,7 +87,7 @@ def test_another_backend(calls, measured):
     assert calls["attention"] == 4
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # of diffusers
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # in diffusers
 @pytest.mark.parametrize(("make", "make_input"), [(ltx, ltx_input), (sdxl, sdxl_input)], ids=["ltx", "sdxl"])
 def test_compile(make, make_input, device, measured):
     """The choice of attention does not break the compiled graph, and is the same as in eager mode."""
@@ -151,7 +153,8 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """With dynamic sizes the choice makes few guards and equals that of the eager call. 50 guards take minutes."""
+    """With dynamic sizes, the choice of attention adds few guards to the compiled graph and equals the choice in eager
+    mode. 50 guards would take minutes to compile."""
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
         Counted.compared = 0
@@ -172,7 +175,7 @@ def test_dynamic_sizes(kind):
     ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
 )
 def test_gpus(monkeypatch, there, capability, ours):
-    """Other kinds of GPU than the measured one use torch's attention, and the report has no note."""
+    """On a GPU without measurements, `patch` uses torch's attention, and the report has no note."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)
@@ -211,7 +214,8 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """Return a linear with the first half of each block of rows (`dim` 0) or columns (1), as on one of two ranks."""
+    """Return a copy of the linear with the first half of each weight block, as on one of two tensor-parallel ranks.
+    `sizes` are the sizes of the blocks along `dim`: 0 for rows, 1 for columns."""
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
     made = copy.deepcopy(linear)
@@ -224,7 +228,8 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """Linear layers may have half of the heads and of the feed-forward, as on one of two tensor-parallel ranks."""
+    """A patched model matches if its linear layers have half of the heads and of the feed-forward columns. One of two
+    tensor-parallel ranks has such layers."""
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)
@@ -277,7 +282,8 @@ def test_two_attentions_of_the_same_tokens(measured):
 
 @pytest.mark.parametrize("name", ["ltx", "sdxl"])
 def test_replaced_sdpa(name, calls, measured, monkeypatch):
-    """A function that replaces torch's SDPA is called, as torch's `context_parallel` needs."""
+    """If third-party code replaces torch's SDPA, its function runs instead of `oxiwarp.attention`. torch's
+    `context_parallel` needs this."""
     model, inputs = (
         (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
         if name == "ltx"
@@ -299,7 +305,7 @@ def test_replaced_sdpa(name, calls, measured, monkeypatch):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_kept_results(name, measured):
-    """A result that a hook on an attention keeps does not share memory with the tensors that the block uses."""
+    """If a hook stores an attention result, the result shares no memory with the tensors that the block uses."""
     family, dtype, kept = FAMILIES[name], torch.bfloat16, []
     model = build(family, dtype)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)

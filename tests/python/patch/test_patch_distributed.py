@@ -1,7 +1,8 @@
-"""Patched models in several processes: DistributedDataParallel, FSDP2, diffusers' parallelism, distributed tensors.
+"""Tests of patched models in several processes: DistributedDataParallel, FSDP2, the parallelism of diffusers, and
+distributed tensors.
 
-Each check runs over gloo on the CPU, with small models, and over NCCL where there are two GPUs, with models as wide as
-the published ones.
+Each check runs over gloo on the CPU with small models. With two GPUs it also runs over NCCL, with models as wide as the
+published models.
 """
 
 import pytest
@@ -77,5 +78,6 @@ def test_distributed_activations(ranks):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_context_parallel_of_torch(compiled, ranks):
-    """`attn_implementation="oxiwarp"` attends to the keys that it is given: torch's exchange of keys is not its own."""
+    """`attn_implementation="oxiwarp"` raises an error inside torch's `context_parallel`, because it does not exchange
+    keys between ranks."""
     ranks.run(keys_of_one_rank, compiled)

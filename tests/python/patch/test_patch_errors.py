@@ -1,4 +1,4 @@
-"""`oxiwarp.patch` when it is asked again, asked wrongly, or stopped in the middle."""
+"""Tests of `oxiwarp.patch` with repeated calls, invalid arguments and interruptions."""
 
 import importlib
 
@@ -12,20 +12,20 @@ from oxiwarp.patching import class_swap
 
 
 class FinalRMSNorm(BareRMSNorm):
-    """Cannot be replaced: it takes no subclass."""
+    """A norm that cannot be replaced, because it forbids subclasses."""
 
     def __init_subclass__(cls):
         raise TypeError("no subclasses")
 
 
 def with_final(model):
-    """`model`, and at its end a norm at which patching fails."""
+    """Append a norm to `model` that makes patching fail, and return the model."""
     model.last = FinalRMSNorm()
     return model
 
 
 def test_excluded_but_patched_before():
-    """It still runs its kernel, and the report says so."""
+    """A patched module that a second call excludes keeps its kernel, and the report gives the reason."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")
@@ -38,7 +38,7 @@ def test_excluded_but_patched_before():
 
 
 def test_atomic():
-    """An exception in the middle: nothing is replaced, and it names the module."""
+    """If patching raises an exception, no module stays replaced, and the message names the failing module."""
     model = with_final(net())
     before = {name: (type(module), set(module.__dict__)) for name, module in model.named_modules()}
     message = r"^patch: last \(test_patch_errors\.FinalRMSNorm\): TypeError: no subclasses"
@@ -52,7 +52,7 @@ def test_atomic():
 
 
 def test_atomic_keeps_earlier_patches():
-    """What was replaced before the failing call stays replaced, with its own options."""
+    """Modules that were patched before a failing call stay patched with their previous options."""
     model = net()
     oxiwarp.patch(model, only="before", cpu_kernels=True)
     with pytest.raises(RuntimeError, match="^patch: last"):
@@ -62,7 +62,7 @@ def test_atomic_keeps_earlier_patches():
 
 
 def test_atomic_when_interrupted(monkeypatch):
-    """Ctrl-C too, as itself."""
+    """KeyboardInterrupt during `patch` restores all modules and is raised unchanged."""
     model, replace = net(), class_swap.replace
 
     def interrupted(module, recipe):
@@ -77,7 +77,8 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """`patched` brings back what was replaced before, though the block unpatched it."""
+    """If a `patched` block calls `unpatch`, the modules that were replaced before the block are replaced again after
+    it."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())
@@ -88,7 +89,8 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """`patched` puts back what the block took out, and keeps its hands off what came in its place."""
+    """After its block, `patched` restores modules that the block removed. It does not change modules that the block
+    inserted in their place."""
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)
     with oxiwarp.patched(model, cpu_kernels=True):

@@ -1,7 +1,8 @@
-"""Changes that models get in practice, before or after `oxiwarp.patch`: the patched model gives what the stock model
-with the change gives, and is, after `unpatch`, in the stock model's state.
+"""Tests of common changes to models before or after `oxiwarp.patch`.
 
-The rows are in patch_changes*.py, the columns in patch_models.py. `--matrix=all` runs all cells.
+The patched model must return the results of the unpatched model with the same change. After `unpatch`, its state must
+equal the state of the unpatched model. The changes are in patch_changes*.py, the models in patch_models.py.
+`--matrix=all` runs all combinations.
 """
 
 import contextlib
@@ -27,7 +28,8 @@ PLAIN = Change(contextlib.nullcontext, ())
 
 
 def cells(everything):
-    """Change, order and model of each test. By default a change has three orders, each with another model."""
+    """Return change, order and model of each test. By default a change is tested in three orders, each with another
+    model."""
     rows = {}
     for at, (change, row) in enumerate(CHANGES.items()):
         left_out = ("around", "within")[at % 2]
@@ -45,7 +47,8 @@ def pytest_generate_tests(metafunc):
 
 
 def test_change(cell, request):
-    """The stock model with the change gives what the patched one gives. Where neither is patched they are equal."""
+    """With the change, the patched model returns the results of the unpatched model. After `unpatch` the results are
+    equal bit for bit."""
     name, order, column = cell
     row, model = CHANGES[name], MODELS[column]
     stock, ours = Subject(row, model, patched=False), Subject(row, model, patched=True)
@@ -70,7 +73,8 @@ def test_change(cell, request):
 
 
 def test_selection():
-    """The default run has each change on two models or more, if it fits two, and each model with many changes."""
+    """The default run tests each change on at least two models, if it fits two, and each model with at least eight
+    cells."""
     found = cells(everything=False)
     for change, row in CHANGES.items():
         fitting = sum(fits(row, model.kinds) for model in MODELS.values())

@@ -1,4 +1,4 @@
-"""Offloading of patched models, before or after patching: by module, by component, by groups of blocks or leaves."""
+"""Tests of offloading patched models with accelerate and diffusers: by module, component, block group or leaf group."""
 
 import pytest
 import torch
@@ -10,9 +10,10 @@ import oxiwarp
 @pytest.mark.parametrize("order", ["patch first", "hook first"])
 @pytest.mark.parametrize("make", [ltx, t5])
 def test_accelerate_offload(make, order):
-    """accelerate's CPU offload (weights on meta between calls): before or after patching, and removed again.
+    """accelerate's CPU offload works before and after `patch`, and its hooks can be removed.
 
-    Under the hooks a norm runs by itself, not fused with what follows: its sum may come in another order.
+    The offloaded weights are on the meta device between calls. With hooks a norm runs as a module instead of inside a
+    fused kernel, so its sum may have another order.
     """
     accelerate = pytest.importorskip("accelerate")
 
@@ -46,7 +47,7 @@ def test_accelerate_offload(make, order):
 
 
 def test_model_cpu_offload(cuda):
-    """diffusers' model offloading moves whole components; patched before and after it."""
+    """diffusers' model offloading, which moves whole components, works before and after `patch`."""
     accelerate = pytest.importorskip("accelerate")
     outputs = []
     for order in (0, 1):
@@ -71,7 +72,7 @@ def forward(model, device="cpu"):
 @pytest.mark.parametrize("offload_type", ["block_level", "leaf_level"])
 @pytest.mark.parametrize("order", ["patch first", "hooks first"])
 def test_group_offload(order, offload_type, device):
-    """diffusers' hooks hide the forwards of what they offload: those are found all the same, and given back."""
+    """`patch` and `unpatch` find the forwards that diffusers' group offloading hooks replaced on the instance."""
     hooks = pytest.importorskip("diffusers.hooks")
     reference = ltx(device=device)
     stock = forward(reference, device)
@@ -93,7 +94,7 @@ def test_group_offload(order, offload_type, device):
 
 
 def test_group_offload_counts_on_the_kernels(monkeypatch):
-    """Under block-level hooks the fused blocks run."""
+    """With block-level offloading hooks, the fused blocks run."""
     hooks = pytest.importorskip("diffusers.hooks")
     from oxiwarp.patching.fusions import FUSIONS
 
@@ -111,7 +112,8 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' caches, which look blocks up by class: a second step like the first skips all blocks but one."""
+    """diffusers' first-block cache works with a patched model: in a second equal step it skips all blocks except the
+    first. The cache looks up blocks by class."""
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()
     stock = model(**inputs)[0]

@@ -1,7 +1,7 @@
-"""Results of modules in a patched model, and arguments of its calls, with other strides, dtypes and batches.
+"""Tests of patched models with operands that have other strides, dtypes or batch sizes.
 
-Called modules may be adapters, wrapped linears or hooked ones. torch's operators promote, broadcast and read any
-strides, so a stock model runs with all of these. A patched model gives the stock model's result.
+A submodule may be an adapter, a wrapped linear or hooked. torch's operators promote, broadcast and read any strides, so
+the unpatched model accepts its results. The patched model must return the same result.
 """
 
 import pytest
@@ -16,7 +16,7 @@ from video_models import wan, wan_input
 
 import oxiwarp
 
-pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi's
+pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 DECODERS = ["Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3", "Gemma2", "Gemma3Text", "Phi3"]
 FEED_FORWARDS = ("ff", "ffn", "ff_context", "audio_ff", "img_mlp", "txt_mlp", "mlp")
 ATTENTIONS = ("attn", "attn1", "attn2", "self_attn", "audio_attn1", "audio_attn2")
@@ -26,7 +26,7 @@ TEMBS = ("temb", "time_embed", "adaln", "time_text", "guidance_embed", "modulati
 
 
 def by_columns(x):
-    """The same values, column by column in memory."""
+    """Return the same values with a last dimension that is not contiguous."""
     return x.mT.contiguous().mT if x.dim() > 1 else x
 
 
@@ -39,7 +39,7 @@ def one_token(x):
 
 
 def changed(change):
-    """A forward hook that changes every tensor among the results of a module."""
+    """Return a forward hook that applies `change` to every floating-point tensor that a module returns."""
 
     def each(y):
         return change(y) if isinstance(y, torch.Tensor) and y.is_floating_point() else y
@@ -52,17 +52,18 @@ def linears(name, module):
 
 
 def branches(name, module):
-    """Attentions and feed-forwards, whose results are added to a stream."""
+    """Whether a module is an attention or feed-forward, whose result is added to the residual stream."""
     return name.rpartition(".")[2] in (*FEED_FORWARDS, *ATTENTIONS, *CROSS)
 
 
 def added(name, module):
-    """The same but for blocks of one stream, which put both branches side by side before the sum."""
+    """Whether a module is an attention or feed-forward outside of single-stream blocks. Single-stream blocks
+    concatenate both results before the sum."""
     return branches(name, module) and "single" not in name
 
 
 def tables(name, module):
-    """Rotary embeddings, embeddings of times, modulations of all blocks."""
+    """Whether a module computes RoPE tables, time embeddings, or modulations for all blocks."""
     last = name.rpartition(".")[2]
     return "block" not in name and (last.endswith(TABLES) or any(part in last for part in TEMBS))
 
@@ -76,7 +77,8 @@ def hook(models, which, change):
 
 
 def check(models, inputs, within=None):
-    """The patched model's results are the stock model's, and kernels of blocks run."""
+    """Check that the patched model runs fused kernels and returns the unpatched model's results. `within` is the
+    allowed error relative to the largest value."""
     stock, ours = models
     expected = results(stock, ((), inputs))
     with Operators() as operators:
@@ -90,14 +92,15 @@ def check(models, inputs, within=None):
 
 
 def pair(name, mode="exact"):
-    """A stock model and a patched one."""
+    """Return an unpatched and a patched model with the same weights."""
     models = MODELS[name][0](), MODELS[name][0]()
     oxiwarp.patch(models[1], mode=mode, cpu_kernels=True)
     return models
 
 
 def not_turned(name, module):
-    """Linears but those of queries and keys, which Qwen-Image hands to `torch.view_as_complex`."""
+    """Whether a module is a linear other than a query or key projection. Qwen-Image passes query and key to
+    `torch.view_as_complex`, which needs contiguous pairs."""
     return linears(name, module) and not name.endswith(("_q", "_k", "q_proj", "k_proj"))
 
 
@@ -118,7 +121,8 @@ def test_branches_by_columns(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_branches(name):
-    """Attentions and feed-forwards in bfloat16, streams in float32. A last bit of theirs is as much as 1/256."""
+    """Attentions and feed-forwards may return bfloat16 in a float32 model. The tolerance is 1e-2, because bfloat16 has
+    a relative precision of 1/256."""
     models = pair(name)
     hook(models, branches, torch.Tensor.bfloat16)
     check(models, MODELS[name][1](), within=1e-2)
@@ -143,7 +147,7 @@ def test_tables_by_columns(name):
 
 @pytest.mark.parametrize("wide", ["ffn", "attn1"])
 def test_wide_branches(wide):
-    """A module that computes in float32 in a bfloat16 model whose block casts the sum."""
+    """A module may return float32 in a bfloat16 model whose block casts the residual sum."""
     models = wan(torch.bfloat16), wan(torch.bfloat16)
     oxiwarp.patch(models[1], cpu_kernels=True)
     hook(models, lambda name, module: name.endswith(f".{wide}"), torch.Tensor.float)
@@ -180,7 +184,7 @@ def test_embeddings_by_columns(name, grad, batch):
 
 @pytest.mark.parametrize("name", ["ltx", "ltx2", "flux", "wan", "mochi", "cogvideox", "sdxl", "pixart"])
 def test_streams_by_columns(name):
-    """Of every block."""
+    """Blocks accept hidden states whose last dimension is not contiguous."""
     models, inputs = pair(name), MODELS[name][1]()
     for model in models:
         for module in model.modules():
@@ -205,7 +209,7 @@ def streams(x):
     "cls", ["AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"]
 )
 def test_wide_modulations(cls):
-    """A modulated norm in bfloat16 whose linear gives float32: torch promotes."""
+    """A modulated norm in bfloat16 whose linear returns float32 gives the dtype that torch's promotion gives."""
     from diffusers.models import normalization
 
     torch.manual_seed(0)
@@ -223,7 +227,8 @@ def test_wide_modulations(cls):
 @pytest.mark.parametrize("change", [by_columns, torch.Tensor.bfloat16, one_batch], ids=["columns", "narrow", "batch"])
 @pytest.mark.parametrize("name", ["flux", "Llama"])
 def test_compiled(name, change):
-    """In one graph, and with gradients."""
+    """A patched model whose submodules return other strides, dtypes or batch sizes compiles to one graph and matches
+    the unpatched model."""
     models, inputs = pair(name), MODELS[name][1]()
     hook(models, added, change)
     torch._dynamo.reset()
@@ -247,7 +252,7 @@ def test_gradients(change):
 
 
 def called(model, inputs):
-    """Names of the linears, activations, attentions and feed-forwards of a model, in the order of their calls."""
+    """Return the names of the called linears, activations, attentions and feed-forwards, in the order of calls."""
     order, kinds = [], (nn.Linear, nn.GELU, nn.SiLU)
     for name, module in model.named_modules():
         if isinstance(module, kinds) or branches(name, module):
@@ -263,7 +268,7 @@ def test_order_of_calls(name):
 
 
 def test_errors_stay(device):
-    """What torch refuses raises, with the operator's message."""
+    """Operands that torch would reject raise the error of the oxiwarp operator."""
     from oxiwarp.patching.fusions.core.ops import gated_residual
 
     x, gate = random((2, 3, 8), torch.float32, device), random((2, 1, 8), torch.float32, device)
@@ -274,7 +279,7 @@ def test_errors_stay(device):
 
 
 class Traced(nn.Module):
-    """A model as a function of one of its inputs."""
+    """A wrapper that makes a model a function of one of its inputs."""
 
     def __init__(self, model, inputs, key):
         super().__init__()

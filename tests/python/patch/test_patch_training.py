@@ -1,4 +1,4 @@
-"""Training patched models: the stock gradients, checkpointing, adapters, autocast, second derivatives."""
+"""Tests of training patched models: gradients, checkpointing, adapters, autocast and second derivatives."""
 
 import functools
 
@@ -13,13 +13,13 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.norms import forward as norms
 
-# Roundings of float32 in another order, on values around 1 and gradients of all sizes below.
+# Tolerance for another order of float32 roundings, for values around 1 and gradients of any smaller size.
 CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Names of the fusions with kernels whose methods ran, and "norm" for each norm with gradients."""
+    """Record the names of the fusions with kernels whose methods run, and "norm" for each norm call with gradients."""
     seen = []
     for name, fusion in FUSIONS.items():
         if not fusion.kernels:
@@ -34,12 +34,12 @@ def ran(monkeypatch):
 
 
 def learning(device="cpu"):
-    """A small LTX-Video transformer whose parameters are learned."""
+    """Build a small LTX-Video transformer with trainable parameters."""
     return ltx(device=device).requires_grad_()
 
 
 def gradients(model, inputs):
-    """Of the input and of every parameter, by name."""
+    """Return the gradients of the input and of every parameter, by name."""
     x = inputs["hidden_states"].clone().requires_grad_()
     with torch.enable_grad():
         model(**{**inputs, "hidden_states": x})[0].square().mean().backward()
@@ -58,7 +58,7 @@ def assert_close(got, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms(dtype, device, ran):
-    """Each kind of norm, by itself, with weights that are learned and with weights that are not."""
+    """Each kind of norm gives the original gradients, with trained weights and with frozen weights."""
     stock, model, x = net(dtype, device), net(dtype, device), random((3, 7, 64), dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     for learned in (True, False):
@@ -81,7 +81,7 @@ def test_norms(dtype, device, ran):
 
 
 def test_gradients(device, ran):
-    """Fused blocks, processors and feed-forwards in grad mode: every gradient of the stock model."""
+    """Fused blocks, processors and feed-forwards run in grad mode and give every gradient of the unpatched model."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))
@@ -90,7 +90,8 @@ def test_gradients(device, ran):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing(use_reentrant, device, ran):
-    """Blocks that are computed again in the backward: the gradients without it."""
+    """A patched model with activation checkpointing gives the same gradients as without, and recomputes its fused
+    blocks."""
     model = learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     expected = gradients(model, ltx_input(device=device))
@@ -102,7 +103,7 @@ def test_checkpointing(use_reentrant, device, ran):
 
 
 class LoRA(nn.Module):
-    """What an adapter library puts in a linear's place."""
+    """An adapter that replaces a linear, as an adapter library inserts it."""
 
     def __init__(self, base):
         super().__init__()
@@ -114,7 +115,7 @@ class LoRA(nn.Module):
 
 
 class Quantised(nn.Linear):
-    """A linear whose weight is codes: what it multiplies by is something else."""
+    """A linear with a quantized weight, which is multiplied by a step size before use."""
 
     def __init__(self, base):
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None)
@@ -127,7 +128,7 @@ class Quantised(nn.Linear):
 
 
 def replace_linears(model, by):
-    """Every linear of the blocks."""
+    """Replace every linear of the blocks by `by(linear)`, and return the model."""
     torch.manual_seed(1)
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and name.startswith("transformer_blocks"):
@@ -140,7 +141,8 @@ def replace_linears(model, by):
 @pytest.mark.parametrize("order", ["linears first", "patch first"])
 @pytest.mark.parametrize("linear", [LoRA, Quantised])
 def test_other_linears(linear, order, mode, ran):
-    """Adapters and quantised linears in place of every linear: they are called, and learn, whichever came first."""
+    """Adapters and quantized linears in place of every linear are called and trained, whether inserted before or after
+    `patch`."""
     stock, model = replace_linears(ltx(), linear), ltx()
     steps = [
         lambda model: replace_linears(model, linear),
@@ -154,7 +156,8 @@ def test_other_linears(linear, order, mode, ran):
 
 @pytest.mark.parametrize("order", ["adapters first", "patch first"])
 def test_peft(order, ran):
-    """diffusers' own adapters: add, scale, disable, fuse, remove."""
+    """Adapters that diffusers manages with peft can be added, disabled, enabled, fused and unfused on a patched
+    model."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v", "to_out.0", "proj"])
 
@@ -184,7 +187,8 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast every block and norm runs its own method: the stock model's gradients, bit for bit."""
+    """Under autocast every block and norm runs its original method, so the gradients equal the original gradients bit
+    for bit."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):
@@ -195,7 +199,7 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """Tensors without version counters are as good as others."""
+    """Fused blocks also run in inference mode, whose tensors have no version counters, and return the same result."""
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -208,7 +212,7 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """The kernels have none, and say so; what is left out of patching has."""
+    """A second derivative through the kernels raises RuntimeError. After `unpatch` the second derivative works."""
     model, x = net().requires_grad_(), net_input().requires_grad_()
     oxiwarp.patch(model, cpu_kernels=True)
 
@@ -225,7 +229,7 @@ def test_second_derivatives():
 
 
 def test_steps_of_an_optimizer():
-    """A few steps: the losses of the stock model."""
+    """Three optimizer steps give the losses of the unpatched model."""
     losses = []
     for patched in (False, True):
         model = learning()

@@ -1,4 +1,5 @@
-"""Ways to patch a model in parts, twice and for a while: stock results, and after `unpatch` the stock state."""
+"""Tests of patching a model in parts, repeatedly or temporarily: results match the unpatched model, and `unpatch`
+restores its state."""
 
 import gc
 import weakref
@@ -13,11 +14,11 @@ from torch import nn
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-MOCHI = "ignore:In CPU autocast"  # which Mochi asks for
+MOCHI = "ignore:In CPU autocast"  # Mochi enables float32 autocast
 
 
 def part_of(model):
-    """A module in which there is something to replace, but not all."""
+    """Return a submodule that contains some of the replaceable objects."""
     found = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return found[0][0] if found else model.get_submodule(next(name for name, _ in model.named_children()))
 
@@ -59,7 +60,7 @@ def without_norms(model):
 
 
 def for_a_while(model):
-    """One block inside another: at the end of each the model is as it was at its start."""
+    """Nest two `patched` blocks. At the end of each block the model has the state from its start."""
     stock = state(model)
     with oxiwarp.patched(part_of(model), cpu_kernels=True, allow_empty=True, mode="fast"):
         before = state(model)
@@ -115,7 +116,8 @@ def test_way(way, column):
 
 @pytest.mark.filterwarnings(MOCHI)
 def test_models_are_freed():
-    """Patched, called, unpatched and patched again: of no model a module or a parameter stays."""
+    """Models that were patched, called, unpatched and patched again are freed after deletion, with all modules and
+    parameters."""
     alive = {}
     for name, (make, inputs, _) in MODELS.items():
         model = make()
@@ -127,6 +129,6 @@ def test_models_are_freed():
         del model, parts
     gc.collect()
     kept = [f"{name}: {path}" for name, parts in alive.items() for path, part in parts if part() is not None]
-    # diffusers keeps these: a cached method has its module as a key.
+    # diffusers keeps `pos_embed` modules alive, because they are keys of a method's cache.
     kept = [path for path in kept if "pos_embed" not in path]
     assert not kept

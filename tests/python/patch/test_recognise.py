@@ -1,4 +1,5 @@
-"""How a class's roundings are found, on the classes of diffusers and transformers and on odd ones."""
+"""Tests of RMSNorm recognition: the probe finds the roundings of diffusers, transformers and artificial norm
+classes."""
 
 import importlib
 from types import MethodType
@@ -22,7 +23,7 @@ ONCE, OFFSET, BEFORE = Formula(True, 0.0, False), Formula(True, 1.0, False), For
 NONE = Formula(False, 0.0, False)
 LM = "transformers.models"
 
-# module, class, constructor arguments, formula in bfloat16
+# Module, class, constructor arguments, expected formula in bfloat16.
 KNOWN = [
     ("torch.nn", "RMSNorm", (96, 1e-6), ONCE),
     ("torch.nn", "RMSNorm", (96,), ONCE),
@@ -66,8 +67,8 @@ def test_known(module, name, arguments, formula):
     )
     assert (torch.float32, torch.float32 if weight else None) in formulas
     assert eps_name in ("eps", "variance_epsilon")
-    # float32 weights, 16-bit inputs: those that cast the result back have a kernel, those that promote have
-    # none
+    # With float32 weights and 16-bit inputs, classes that cast the result back have a kernel. Classes that
+    # promote have none.
     assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
 
 
@@ -134,7 +135,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """16 bits show where eps is added in rows of its own size alone."""
+    """A norm that adds eps outside of the square root is not recognised, also for a small eps. In 16 bits, only rows of
+    about the magnitude of eps show the difference."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -170,7 +172,8 @@ def test_depends_on_more_than_rows(forward, reason):
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):
-    """These modules run; with a kernel their calls would raise."""
+    """`patch` must skip a norm with an eps that the operator rejects. The original forward accepts this eps, but the
+    kernel call would raise an error."""
     with pytest.raises(Unsuitable, match=reason):
         recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
 
@@ -180,7 +183,7 @@ def test_weights_of_other_widths():
         recognise(norm_class(good, weight=nn.Parameter(torch.ones(1)))())
     bare = norm_class(lambda self, x: chain(x, self.eps).type_as(x), weight=None, normalized_shape=64)
     assert recognise(bare())[0][torch.bfloat16, None] == NONE
-    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # as ZeRO-3 leaves it between calls
+    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # ZeRO-3 leaves an empty weight between calls
     oxiwarp.patch(module, cpu_kernels=True)
     module.weight.data = torch.randn(96)
     x = torch.randn(3, 96)
@@ -188,7 +191,8 @@ def test_weights_of_other_widths():
 
 
 def test_forward_replaced_in_the_class():
-    """As tools do that bring kernels of their own: what was found before does not count, nor the old forward."""
+    """After third-party code replaced the class's forward, `patch` probes the new forward and uses it as the original
+    one. Kernel libraries replace forwards in this way."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)
@@ -196,12 +200,13 @@ def test_forward_replaced_in_the_class():
     own = module(x)
     oxiwarp.patch(module, cpu_kernels=True)
     torch.testing.assert_close(module(x), own)
-    with torch.autocast("cpu", torch.bfloat16):  # the own forward's call
+    with torch.autocast("cpu", torch.bfloat16):  # autocast runs the original forward
         assert torch.equal(module(x), own)
 
 
 def test_rounded_offset_is_float32_only():
-    """The kernel computes `1 + w` in float32. A norm that rounds it to the weight's dtype is not recognized."""
+    """The kernel computes `1 + w` in float32. A norm that rounds this sum to a 16-bit weight dtype is recognised only
+    for float32."""
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
     assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas
@@ -230,7 +235,8 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """No random state moves, no weight is touched or even needed: a module on meta is recognised."""
+    """A probe changes no random state and calls no hook. It needs no weight values, so a module on meta is
+    recognised."""
     state = torch.random.get_rng_state()
     with torch.device("meta"):
         module = nn.RMSNorm(48, eps=1e-6)
@@ -246,19 +252,19 @@ def test_probe_only_reads():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_default_dtype(dtype):
-    """What the caller has set as torch's default changes nothing."""
+    """torch's default dtype does not affect the recognition."""
     usual = recognise(nn.RMSNorm(56, eps=1e-6))
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # of another width, which no cache has
+        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # a new width, so no cache has it
     finally:
         torch.set_default_dtype(before)
     assert found == usual
 
 
 class GainRMSNorm(nn.Module):
-    """The formula depends on a private attribute, and on a method that forward calls."""
+    """A norm whose formula depends on a private attribute and on a method that its forward calls."""
 
     def __init__(self, gain=0.0):
         super().__init__()
@@ -274,7 +280,7 @@ class GainRMSNorm(nn.Module):
 
 
 def assert_own(module, x):
-    """The module is replaced and gives what its class gives."""
+    """Check that the module is replaced and returns the result of its class's forward."""
     assert class_swap.is_replaced(module)
     torch.testing.assert_close(module(x), GainRMSNorm.forward(module, x))
 
@@ -331,7 +337,8 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """Fake tensors have no values to compare: the probe runs outside of their mode."""
+    """Under FakeTensorMode, `patch` still recognises a norm. The probe leaves this mode, because fake tensors have no
+    values to compare."""
     with FakeTensorMode():
         module = GainRMSNorm()
         oxiwarp.patch(module, cpu_kernels=True)
@@ -352,7 +359,8 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
 
 
 def test_a_norm_that_fsdp2_holds():
-    """`fully_shard` gives the norm a class whose `__new__` needs the arguments of its `__init__`."""
+    """`patch` replaces a norm under FSDP2. `fully_shard` gives this norm a class whose `__new__` needs the arguments of
+    `__init__`."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         module, x = BeforeWeightRMSNorm(64), torch.randn(5, 64)

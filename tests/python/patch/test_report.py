@@ -1,4 +1,4 @@
-"""What the report of `patch` looks like: as text in 80 columns, in a rich console, in a notebook."""
+"""Tests of the report of `patch` as text in 80 columns, in a rich console and as notebook HTML."""
 
 import io
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ LONG = "HunyuanVideoTokenReplaceSingleTransformerBlock"
 
 
 def made():
-    """A report with the longest class name of diffusers, a class that was left, and names that HTML has to escape."""
+    """Return a report with diffusers' longest class name, a skipped class and names that HTML must escape."""
     report = Report("exact")
     for at in range(3):
         operators = "ada_norm, gated_residual, gated_residual_ada_norm"
@@ -36,7 +36,7 @@ def rendered(report, width):
 
 @pytest.mark.parametrize("text", [str, lambda report: rendered(report, 80)], ids=["print", "rich"])
 def test_eighty_columns(text):
-    """No line is longer, no class name is broken, and each path is there once."""
+    """No line is longer than 80 columns, no class name is broken, and each module path occurs once."""
     lines = text(made()).splitlines()
     assert max(map(len, lines)) <= 80
     whole = "\n".join(lines)
@@ -66,7 +66,7 @@ def test_text_does_not_depend_on_the_terminal(monkeypatch):
 
 
 class Cells(HTMLParser):
-    """The text of each cell of a page."""
+    """Parser that collects the text of each table cell."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,8 @@ class Cells(HTMLParser):
 
 
 def test_notebook():
-    """`_repr_html_` has the path of each module once, every cell of every row, and markup only of its own."""
+    """`_repr_html_` contains each module path once, every cell of every row, and escapes the markup in class names and
+    reasons."""
     report, page = made(), Cells()
     html = report._repr_html_()
     page.feed(html)

@@ -1,4 +1,4 @@
-"""`copy_chunks`: what it copies 16 bytes at a time, and that the rest is copied all the same."""
+"""Tests of `copy_chunks`: it copies aligned tensors in 16-byte chunks, and all other tensors with torch's copy."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ BF16 = torch.bfloat16
 
 
 def beside(columns, first=0, dtype=BF16, device="cpu"):
-    """All of a tensor of poison, and `columns` of its 40 columns from one on."""
+    """Return a tensor of NaNs with 40 columns, and a view of `columns` columns that starts at column `first`."""
     whole = torch.full((2, 3, 40), torch.nan, device=device, dtype=dtype)
     return whole, whole[..., first : first + columns]
 
@@ -22,7 +22,7 @@ def beside(columns, first=0, dtype=BF16, device="cpu"):
     [(16, 0, BF16, True), (16, 8, BF16, True), (16, 4, BF16, False), (12, 0, BF16, False), (4, 8, torch.float32, True)],
 )
 def test_copy(columns, first, dtype, chunks, device):
-    """Every element, and nothing beside."""
+    """`copy_chunks` copies every element and writes nothing outside of the destination."""
     (whole, y), x = beside(columns, first, dtype, device), random((2, 3, columns), dtype, device)
     assert parallel_block.in_chunks(y) == chunks and parallel_block.in_chunks(x) == (columns % 8 == 0 or chunks)
     copy_chunks(y, x)
@@ -30,7 +30,7 @@ def test_copy(columns, first, dtype, chunks, device):
 
 
 def test_other_tensors(device):
-    """Another dtype, columns that are not neighbours, tensors without memory."""
+    """`copy_chunks` also copies between dtypes, from non-contiguous columns and between fake tensors."""
     (_, y), x = beside(16, device=device), random((2, 3, 16), torch.float32, device)
     copy_chunks(y, x)
     assert torch.equal(y, x.to(y.dtype))

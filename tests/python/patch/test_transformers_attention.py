@@ -1,4 +1,4 @@
-"""`oxiwarp.attention` as an attention implementation of transformers."""
+"""Tests of `oxiwarp.attention` as an attention implementation of transformers, compared with SDPA."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ BF16 = torch.bfloat16
 
 
 def padding():
-    """Of the first row's five tokens."""
+    """Return a padding mask that hides the first five tokens of the first row."""
     mask = torch.ones_like(IDS)
     mask[0, :5] = 0
     return mask
@@ -24,7 +24,7 @@ def padding():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_models(padded, device):
-    """A language model, with and without padding, against SDPA."""
+    """A language model returns the hidden states that SDPA gives, with and without padding."""
     model, mask = build("Qwen3", BF16, device), padding().to(device) if padded else None
     results = []
     for implementation in IMPLEMENTATIONS:
@@ -35,7 +35,7 @@ def test_models(padded, device):
 
 
 def test_refused(device):
-    """What the kernels do not have and what would change the result."""
+    """Arguments that the kernels do not support raise an error if they would change the result."""
     q, module = random((1, 2, 4, 64), BF16, device), torch.nn.Module()
     bias = torch.zeros(1, 2, 4, 4, device=device)
     transformers_attention.forward(module, q, q, q, None, s_aux=None, cache=None, position_ids=q, position_bias=bias)
@@ -51,7 +51,8 @@ def test_refused(device):
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
 def test_autocast(dtype, device):
-    """A float32 model: RoPE leaves queries and keys in float32, and SDPA too takes the dtype of autocast."""
+    """For a float32 model under autocast, results and gradients match SDPA. RoPE leaves query and key in float32, and
+    both implementations cast them."""
     model = build("Llama", torch.float32, device).requires_grad_()
     ids, mask, results = IDS.to(device), padding().to(device), []
     for implementation in IMPLEMENTATIONS:
@@ -66,7 +67,8 @@ def test_autocast(dtype, device):
 
 
 def test_autocast_of_masks(device):
-    """They and biases follow; what is float64 does not, as in SDPA. The result is of autocast's dtype."""
+    """Under autocast, masks and biases are cast too, and the result has autocast's dtype. float64 inputs are not cast
+    and raise an error."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
     mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
     with torch.autocast(device.type, BF16):
@@ -82,7 +84,7 @@ def test_autocast_of_masks(device):
 
 
 def test_compiled_autocast(device):
-    """In one graph."""
+    """Under autocast, the attention compiles to one graph and returns the eager result."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
 
     @torch.compile(fullgraph=True, backend="aot_eager")
@@ -95,15 +97,16 @@ def test_compiled_autocast(device):
 
 
 def test_narrow_values(device):
-    """Narrower than keys, with a mask, causal, with free slots of a cache: as SDPA's. Gradients have their widths."""
+    """Values narrower than keys match SDPA with a mask, causal, and with free cache slots. Gradients have the widths of
+    their inputs."""
     module = torch.nn.Module()
     q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
     k, mask = k.detach()[..., 1:].requires_grad_(), random((2, 1, 6, 6), torch.float32, device) > -0.5
     for seen, causal in ((None, False), (None, True), (mask, False)):
         with torch.enable_grad():
             y, _ = transformers_attention.forward(module, q, k, v, seen, is_causal=causal)
-            # A copy: of keys off 16 bytes beside narrower values SDPA of torch 2.11 makes something else on a
-            # GPU.
+            # `k + 0` is an aligned copy. On a GPU, SDPA of torch 2.11 returns another result for keys without
+            # 16-byte alignment next to narrower values.
             right = F.scaled_dot_product_attention(q, k + 0, v, attn_mask=seen, is_causal=causal).transpose(1, 2)
             assert y.shape == right.shape and y.is_contiguous() and (y - right).abs().max() <= 0.02
             dy = random(y.shape, BF16, device, seed=5)
@@ -116,7 +119,7 @@ def test_narrow_values(device):
 
 
 def test_latent_attention(device):
-    """DeepSeek's: keys of 24 columns, values of 16."""
+    """DeepSeek's latent attention, with 24 key columns and 16 value columns, matches SDPA."""
     sizes = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
     experts = dict(n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32)
     shared = {name: size for name, size in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
@@ -130,7 +133,7 @@ def test_latent_attention(device):
 
 
 def test_sinks():
-    """Of GPT-OSS: refused, not left out."""
+    """GPT-OSS raises an error, because the attention does not support its sinks."""
     config = transformers.GptOssConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
     model = transformers.GptOssModel(config).eval().to(BF16)
     model.set_attn_implementation(transformers_attention.NAME)
@@ -140,7 +143,7 @@ def test_sinks():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_position_bias(padded, device):
-    """T5: of the encoder, and causal ones of the decoder, with and without keys of earlier tokens."""
+    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without cached keys."""
     sizes = dict(vocab_size=64, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4)
     model = transformers.T5Model(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
     for seed, (name, parameter) in enumerate(model.named_parameters()):
@@ -165,7 +168,7 @@ def test_position_bias(padded, device):
 
 
 def test_masks_and_bias(device):
-    """As transformers puts them together, for each kind of mask."""
+    """For each kind of mask, position bias and mask are combined as transformers combines them for SDPA."""
     sdpa = pytest.importorskip("transformers.integrations.sdpa_attention").sdpa_attention_forward
     q, k, module = *(random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9)), torch.nn.Module()
     bias, more = (random((1, 2, 5, 9), BF16, device, seed=seed, scale=2) for seed in (1, 2))
@@ -180,7 +183,8 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """A prompt in two parts and a token after it see those before them, and no slot that is free; patched too."""
+    """With a cache, a prompt in two parts and one more token match SDPA, also in a patched model. Free slots of a
+    static cache are ignored."""
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}
     for implementation, patched in zip((*IMPLEMENTATIONS, *IMPLEMENTATIONS), (False, False, True, True), strict=True):
@@ -193,7 +197,7 @@ def test_caches(name, cache, device):
 
 
 def test_shapes_of_causal(device):
-    """Causal without a mask is SDPA's, with more keys than queries and with fewer."""
+    """Causal attention without a mask matches SDPA with more, fewer and equally many keys as queries."""
     q, long = (random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9))
     for query, key in ((q, long), (long, q), (q, q)):
         y, _ = transformers_attention.forward(torch.nn.Module(), query, key, key, None, is_causal=True)
@@ -203,7 +207,7 @@ def test_shapes_of_causal(device):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_generate(padded, device):
-    """With a static cache, which is longer than what is in it."""
+    """Generation with a static cache that is longer than its contents gives the tokens and logits of SDPA."""
     torch.manual_seed(0)
     model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES)).to(device, BF16).eval()
     mask = padding() if padded else torch.ones_like(IDS)

@@ -6,7 +6,7 @@ from video_models import build
 
 
 def sdxl(dtype=torch.float32, device="cpu", linear=True, **options):
-    """Return a UNet with an attention block down, in the middle and up. `linear=False` gives SD 1.5's projections."""
+    """Return a UNet with attention in its down, middle and up blocks. `linear=False` gives SD 1.5's projections."""
     import diffusers
 
     config = dict(

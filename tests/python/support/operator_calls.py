@@ -97,19 +97,19 @@ class Tensors:
         raise AssertionError(f"{operator.name}: {name} is {role}")
 
     def strided(self, *shape: int) -> Tensor:
-        """Part of a wider tensor."""
+        """Return a slice of a wider tensor."""
         return self.random(*shape[:-1], 2 * shape[-1])[..., : shape[-1]]
 
 
 def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
-    """All arguments in their order; those that may be None are given or not."""
+    """Return all arguments in the order of the schema. `optional`: pass operands that may be None."""
     schema = [(argument.name, str(argument.type)) for argument in operator.overload._schema.arguments]
     given = {name for name, kind in schema if name in operator.roles and (optional or "Optional" not in kind)}
     given -= set(EXCLUDED)
-    if "norm" not in dict(schema):  # an operator that does nothing but rotate
+    if "norm" not in dict(schema):  # an operator that only rotates requires tables
         given |= {name for name, role in operator.roles.items() if role is Role.TABLE}
     tensors, numbers = Tensors(device), dict(NUMBERS)
-    if "weight" in operator.roles and "weight" not in given:  # whose gradient nobody can ask for
+    if "weight" in operator.roles and "weight" not in given:  # an absent weight has no gradient
         numbers |= {"dweight": False, "dbias": False}
     made: dict[str, Any] = {name: tensors.make(operator, name, given) for name in operator.roles if name in given}
     return tuple(made.get(name) if name in operator.roles else numbers[name] for name, _ in schema)

@@ -1,7 +1,8 @@
 """The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
 A change is a generator function of a model. It changes the model, yields once, and reverts the change. The test calls
-the yielded value in place of the model: a copy, a wrapper or a function. None stands for the model itself.
+the yielded value in place of the model: a copy, a wrapper or a function. If the value is None, the test calls the
+model.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +20,13 @@ ORDERS = {
 }
 
 
-# Orders for a change that takes objects out of the model and puts them back. In the other orders `unpatch`
-# runs while the objects are out, so that they stay patched.
+# Orders for a change that removes objects from the model and puts them back. In the other orders `unpatch`
+# runs while the model lacks these objects, so they would stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 
 class Change(NamedTuple):
-    """A row of the matrix."""
+    """A row of the test matrix: a change, the models to which it applies, and the required agreement of results."""
 
     make: Callable[[nn.Module], AbstractContextManager[Any]]
     models: tuple[str, ...]

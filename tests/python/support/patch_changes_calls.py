@@ -1,4 +1,4 @@
-"""Changes of how a model is called: autocast, inference mode, checkpoints, threads."""
+"""Changes for the patch matrix that affect the call of a model: autocast, inference mode, checkpoints, threads."""
 
 import threading
 
@@ -52,13 +52,13 @@ def inference_tensors(model):
 
 @change("-vace", "-qwen_image_edit")
 def one_of_a_batch(model):
-    """Pass only the first batch element of each argument with two."""
+    """Keep only the first element of each argument with batch size 2."""
     yield lambda **inputs: model(**tensors_of(inputs, lambda x: x[:1] if x.dim() and x.shape[0] == 2 else x))
 
 
 @change()
 def strided_arguments(model):
-    """Pass slices of larger tensors."""
+    """Pass non-contiguous slices of larger tensors as arguments."""
     yield lambda **inputs: model(**tensors_of(inputs, sliced))
 
 
@@ -90,7 +90,7 @@ def anomaly_mode(model):
 
 
 def checkpointed(model, use_reentrant):
-    """Checkpoint the whole call, so that the backward recomputes it."""
+    """Checkpoint the whole call, so that the backward pass recomputes the forward."""
 
     def call(**inputs):
         x = next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.is_floating_point())
@@ -139,7 +139,7 @@ def dispatch_mode(model):
 
 @change(kernels=None)
 def flops_counted(model):
-    """Count FLOPs; the count equals the stock model's. The counter hooks all modules."""
+    """Count FLOPs and return the count with the result. The counter adds hooks to all modules."""
 
     def call(**inputs):
         with FlopCounterMode(display=False) as counter:

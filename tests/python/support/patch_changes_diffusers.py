@@ -1,4 +1,4 @@
-"""Changes that diffusers and accelerate make to a model: caches, offloading, casts, attention."""
+"""Changes for the patch matrix that diffusers and accelerate make to a model: caches, offloading, casts, attention."""
 
 import contextlib
 import functools
@@ -218,7 +218,7 @@ def accelerated(model, hook):
 change(name="accelerate-hooks", grad=True)(functools.partial(accelerated, hook="ModelHook"))
 
 
-@change("-ltx2", "-ltx2.3")  # accelerate builds their result from one argument
+@change("-ltx2", "-ltx2.3")  # accelerate rebuilds their output class from a single argument
 def accelerate_offload(model):
     accelerate = pytest.importorskip("accelerate")
     accelerate.cpu_offload(model, "cpu")

@@ -1,4 +1,5 @@
-"""Changes that add torch hooks: on modules, on all modules of the process, on tensors."""
+"""Changes for the patch matrix that add torch hooks: to single modules, to all modules of the process, to
+parameters."""
 
 import contextlib
 
@@ -34,13 +35,15 @@ class Watched:
         return y, {name: list(self.seen[name]) for name in sorted(self.seen)}
 
 
-# Gemma 3 transposes queries and keys to heads first before their norms.
+# Gemma 3 transposes query and key to `[B, H, S, D]` before their norms. The fused attention calls these norms
+# before the transposition.
 TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are called with tokens first"}
 
 
 @change(known=TOKENS_FIRST)
 def watched(model):
-    """Record all calls. Each module gets the stock model's arguments, with the same names, and gives its result."""
+    """Record all calls. In a patched model, each module must get the same arguments by the same names, and return the
+    same result."""
     made = Watched(model)
     add = [module.register_forward_hook(made.hook, with_kwargs=True, always_call=True) for module in model.modules()]
     with hooked(add):
@@ -49,7 +52,7 @@ def watched(model):
 
 @change(kernels=None)
 def watched_globally(model):
-    """Add a hook for all modules of the process, also after `patch` has run without it."""
+    """Add a forward hook for all modules of the process, before or after `patch`."""
     seen = []
     with hooked([nn.modules.module.register_module_forward_hook(lambda module, args, y: seen.append(type(module)))]):
         yield

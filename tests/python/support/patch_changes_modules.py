@@ -1,4 +1,4 @@
-"""Changes of a whole model: copies, other weights, dtypes, memory, trained parameters."""
+"""Changes for the patch matrix that affect a whole model: copies, other weights, dtypes, memory, trained parameters."""
 
 import copy
 import functools
@@ -17,7 +17,7 @@ def deepcopy(model):
     yield copy.deepcopy(model)
 
 
-# The other decoders have a class that transformers creates in a function. It cannot be pickled.
+# The other decoders have a class that transformers creates in a function. Such a class cannot be pickled.
 @change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
 def pickled(model):
     yield pickle.loads(pickle.dumps(model))
@@ -35,7 +35,8 @@ def weights_assigned(model):
 
 @change()
 def through_meta(model):
-    """Move the model to meta and to empty memory, then load it. Shared parameters are no longer shared."""
+    """Move the model to meta and then to empty memory, and copy the weights back. Shared parameters are no longer
+    shared."""
 
     def values():
         every = {"remove_duplicate": False}
@@ -51,7 +52,7 @@ def through_meta(model):
 
 @change()
 def tensors_swapped(model):
-    """Convert the dtype by swapping parameters instead of their data."""
+    """Convert the dtype by swapping parameter objects instead of replacing their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -77,7 +78,7 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Convert the model to a dtype, except the modules that `wider` names. The weights stay rounded afterwards."""
+    """Convert the model to a dtype, except the modules that `wider` returns. The weights stay rounded afterwards."""
     nn.Module.to(model, dtype)
     for path in wider(model):
         model.get_submodule(path).float()
@@ -105,7 +106,8 @@ def train_mode(model):
 
 @change(grad=True)
 def dropout(model):
-    """Enable all dropouts. They draw the same random numbers, because the order of modules is the same."""
+    """Enable all dropouts. The patched model draws the same random numbers, because it calls dropouts in the same
+    order."""
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for module in dropouts:
         module.p = 0.5

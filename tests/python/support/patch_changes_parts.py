@@ -1,4 +1,4 @@
-"""Changes of a model's parts: replaced modules, classes, forwards and attributes."""
+"""Changes for the patch matrix that affect submodules: replaced modules, classes, forwards and attributes."""
 
 import contextlib
 import copy
@@ -77,7 +77,7 @@ def another_scaling(model):
 
 
 class Wrapped(nn.Module):
-    """A tool's wrapper around a module. It does not have the attributes of the module."""
+    """A third-party wrapper around a module. The wrapper does not have the attributes of the module."""
 
     def __init__(self, inner):
         super().__init__()
@@ -98,7 +98,7 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """Return a wrapper around a forward, as a tool sets it on an instance."""
+    """Return a wrapper around a forward, as third-party code sets it on an instance."""
 
     @functools.wraps(own)
     def forward(*args, **kwargs):
@@ -133,7 +133,7 @@ def linear_forwards_wrapped(model):
 
 @change(kernels=None, leaves=True)
 def all_forwards_wrapped(model):
-    """Wrap all forwards, also replaced ones. oxiwarp's forward or the wrapped original runs."""
+    """Wrap the forwards of all modules, including replaced modules."""
     with own_forwards(model.modules()):
         yield
 
@@ -164,7 +164,7 @@ OF_A_TOOL = "decoder attention skips a q_norm whose class has another forward si
 
 @change(leaves=True, known={"after-qwen3": OF_A_TOOL, "within-qwen3": OF_A_TOOL})
 def norm_classes_with_a_forward(model):
-    """Give each norm a subclass whose forward calls that of its base."""
+    """Give each norm a subclass whose forward scales the result of the base class's forward."""
     for path in norms(model):
         norm = model.get_submodule(path)
         cls = type(norm)

@@ -1,4 +1,4 @@
-"""Changes that add peft adapters or quantize linear layers."""
+"""Changes for the patch matrix that add peft adapters or quantize linear layers."""
 
 import functools
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from patch_changes import change, linears, norms
 
-# Class and options of the peft configuration, by name of the change. Options make weights random that would
+# Class and options of the peft configuration, by name of the change. The options randomize weights that would
 # start as zeros.
 ADAPTERS = {
     "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
@@ -46,7 +46,7 @@ def lora_with_dropout(model):
 
 @change("-net", grad=True)
 def lora_and_saved_norms(model):
-    """Train copies of the norms in wrappers, with `modules_to_save`."""
+    """Train copies of the norms, which peft's `modules_to_save` puts into wrappers."""
     made = adapted(model, modules_to_save=norms(model))
     yield made
     made.unload()
@@ -87,7 +87,7 @@ def two_loras(model):
 
 @change(kernels=None, off=0.03)
 def quantize_dynamic(model):
-    """Replace linear layers by torch's int8 ones."""
+    """Replace linear layers by torch's dynamically quantized int8 layers."""
     from torch.ao.quantization import quantize_dynamic
 
     quantize_dynamic(model, set(linears(model)), dtype=torch.qint8, inplace=True)
@@ -95,7 +95,7 @@ def quantize_dynamic(model):
 
 
 def quantized(model, config):
-    """Quantize linear layers with torchao, which replaces the weight tensors and not the modules."""
+    """Quantize linear layers with torchao, which replaces the weight tensors but keeps the modules."""
     quantization = pytest.importorskip("torchao.quantization")
     chosen = set(linears(model))
     quantization.quantize_(model, getattr(quantization, config)(), filter_fn=lambda module, name: name in chosen)

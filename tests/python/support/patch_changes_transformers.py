@@ -1,4 +1,5 @@
-"""Changes that transformers makes to a decoder: generation, attention implementations, training."""
+"""Changes for the patch matrix that transformers makes to a decoder: generation, attention implementations,
+training."""
 
 import functools
 import tempfile

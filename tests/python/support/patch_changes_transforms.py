@@ -1,4 +1,4 @@
-"""Changes that transform a model's call: functorch, compilers, export."""
+"""Changes for the patch matrix that transform a model's call: torch.func, torch.compile, torch.export."""
 
 import torch
 from patch_changes import change

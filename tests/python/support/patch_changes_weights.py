@@ -1,4 +1,4 @@
-"""Changes of parameters: parametrizations, masks, weights that are not parameters."""
+"""Changes for the patch matrix that affect parameters: parametrizations, masks, weights that are not parameters."""
 
 import contextlib
 
@@ -6,12 +6,13 @@ from patch_changes import change, linears, norms
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-# torch looks up the property in the class of the module, not in its bases.
+# `remove_parametrizations` deletes a property from the class of the module and ignores base classes. It fails
+# if oxiwarp's subclass is the class and the property belongs to the base.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 
 class Scale(nn.Module):
-    """A parametrization that can be written in a state dict."""
+    """A parametrization that multiplies a tensor by 1.5."""
 
     def forward(self, x):
         return x * 1.5
@@ -32,7 +33,7 @@ WITH_TABLES = ("wan", "vace", "pixart", "ltx", "ltx2", "ltx2.3")
 
 @change(*WITH_TABLES, leaves=True, known={"before-*": PATCHED_OVER, "within-*": PATCHED_OVER})
 def tables_parametrized(model):
-    """The modulation tables that blocks have as parameters."""
+    """Parametrize the modulation tables, which are parameters of the blocks."""
     owners = [module for module in model.modules() if hasattr(module, "scale_shift_table")]
     for module in owners:
         parametrize.register_parametrization(module, "scale_shift_table", Scale())
@@ -60,7 +61,7 @@ def linears_old_weight_norm(model):
 
 @change(grad=True)
 def pruned(model):
-    """Norms and linears, each with a mask that is a buffer and a hook that applies it."""
+    """Prune norms and linears. Each gets a mask as a buffer, and a hook that applies the mask."""
     paths = norms(model) + linears(model)
     for path in paths:
         prune.random_unstructured(model.get_submodule(path), "weight", amount=0.3)
@@ -71,7 +72,7 @@ def pruned(model):
 
 @contextlib.contextmanager
 def weights_exchanged(model, paths, give):
-    """Replace each parameter `weight` by what `give` makes of the module and twice that weight, for a while."""
+    """Within the context, replace the `weight` parameter of each module by calling `give(module, 2 * weight)`."""
     old = []
     for path in paths:
         module = model.get_submodule(path)

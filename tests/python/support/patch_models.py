@@ -13,7 +13,10 @@ from torch import nn
 
 
 class Model(NamedTuple):
-    """Makers of a model and of its arguments, and the kinds that changes refer to. The name is also a kind."""
+    """Functions that make a model and its arguments, and the kinds of the model. Its name is also a kind.
+
+    A change of a model names the kinds of models that it applies to.
+    """
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any]]

@@ -77,8 +77,7 @@ def of_operators(root: Path) -> Iterator[str]:
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # A PTX unit without an operator of its own: the binding or the host code of another operator launches
-        # it.
+        # Some units have no operator. The binding or the host code of another operator launches them.
         serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"

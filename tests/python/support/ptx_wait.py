@@ -1,6 +1,6 @@
 """Checks in machine code that kernels wait for earlier launches before they access memory.
 
-With programmatic dependent launch, a kernel starts before the launch in front of it has finished.
+With programmatic dependent launch, a kernel may start before the previous kernel has finished.
 """
 
 import re
@@ -26,7 +26,10 @@ def check_wait(sass: Sass) -> list[str]:
 
 
 def _accesses_before_wait(code: list[Instruction]) -> set[str]:
-    """Return opcodes that some path reaches before the end of the wait. Indirect jumps count as such opcodes."""
+    """Return opcodes of memory accesses that some path reaches before the end of the wait.
+
+    Indirect jumps count as memory accesses, because their targets are unknown.
+    """
     places = {instruction.address: at for at, instruction in enumerate(code)}
     early, seen, ahead = set(), set(), [(0, 0)]
     while ahead:

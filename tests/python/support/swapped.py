@@ -82,9 +82,9 @@ class Adapted(nn.Module):
 
 
 def fused_parts(model):
-    """Return one module per pair of a fusion and a submodule that the fusion bypasses.
+    """Return a dict with one entry per pair of a fusion and a submodule that the fusion bypasses.
 
-    The keys are (fusion, path of the submodule). The values are dotted names of modules that use the fusion.
+    A key is (fusion, path of the submodule). A value is the dotted name of a module that uses the fusion.
     """
     found = {}
     for name, module in model.named_modules():
