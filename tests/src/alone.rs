@@ -1,15 +1,17 @@
 //! Checks batch invariance: the bits of a row's result do not depend on the other rows.
 use half::bf16;
 
+use crate::case;
+use crate::case::seed;
 use crate::compare::same_bits;
-use crate::tensor::{random, seed, values};
+use crate::tensor::{random, values};
 
 /// Calls `f`, which computes `N` result matrices from a matrix `[rows, cols]`. For each number of columns it
 /// passes many rows, then seven of these rows, then one. Panics if a row's result has different bits.
 pub fn rows_stand_alone<const N: usize>(cols: &[usize], f: impl Fn(&[bf16], [i64; 2]) -> [Vec<bf16>; N]) {
     let seed = seed();
     for &cols in cols {
-        eprintln!("{cols} columns, OXIWARP_SEED={seed}");
+        case!("{cols} columns");
         let rows = if cols > 10_000 { 9 } else { 300 };
         let x: Vec<bf16> = values(&mut random(seed), rows * cols);
         let some = |first: usize, count: usize| {

@@ -3,15 +3,6 @@ use oxiwarp::{Buffer, Device, Element};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Returns a new seed for each run. A failing test prints the seed, and the variable `OXIWARP_SEED` repeats
-/// it.
-pub fn seed() -> u64 {
-    match std::env::var("OXIWARP_SEED") {
-        Ok(seed) => seed.parse().expect("OXIWARP_SEED is a number"),
-        Err(_) => rand::rng().random(),
-    }
-}
-
 /// Returns a random number generator.
 pub fn random(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)

@@ -5,7 +5,8 @@ use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream,
     attention, attention_backward,
 };
-use oxiwarp_tests::tensor::{random, seed, values, wide};
+use oxiwarp_tests::case::seed;
+use oxiwarp_tests::tensor::{random, values, wide};
 
 use crate::support::attention_case::{AttentionCase, Mask, scores};
 use crate::support::heads::{Layout, Tensor};

@@ -1,7 +1,8 @@
 //! `attention` of packed sequences. Each sequence is compared with its own f64 reference.
 use half::bf16;
 use oxiwarp::{Attention, AttentionInputs, Device, HeadsOrder, Stream, attention};
-use oxiwarp_tests::tensor::{random, seed, values, wide};
+use oxiwarp_tests::case::seed;
+use oxiwarp_tests::tensor::{random, values, wide};
 
 use crate::support::attention_case::row_is_close;
 use crate::support::test::Test;

@@ -1,8 +1,9 @@
 //! `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
 use half::{bf16, f16};
 use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Result, Stream, attention};
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::tensor::{random, seed, values};
+use oxiwarp_tests::tensor::{random, values};
 
 use crate::support::attention_case::{AttentionCase, check};
 use crate::support::heads::Layout;

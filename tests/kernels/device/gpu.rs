@@ -1,8 +1,9 @@
 //! Tests of GPU features: streams, graphs, and PTX that fails to load.
 use half::bf16;
 use oxiwarp::{Buffer, Device, Error, Event, OwnedStream, Result, RmsNorm, Stream, rms_norm};
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::tensor::{random, seed, values};
+use oxiwarp_tests::tensor::{random, values};
 
 use crate::support::test::Test;
 

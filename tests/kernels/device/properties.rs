@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 use libtest_mimic::Trial;
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
+use oxiwarp_tests::case;
 use oxiwarp_tests::compare::within_ulps;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 use crate::support::rms_norm_case::{AnyWeight, bound, reference, run};
 use crate::support::{
@@ -138,13 +139,20 @@ fn trial<C: std::fmt::Debug + 'static>(
     cases: impl Fn() -> BoxedStrategy<C> + Send + 'static,
     holds: fn(&C),
 ) -> Trial {
-    Trial::test(format!("cpu::properties::{name}"), move || {
-        let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
-        let property = |case: C| {
-            holds(&case);
-            Ok(())
-        };
-        TestRunner::new(config).run(&cases(), property).map_err(|failure| failure.to_string().into())
+    let name = format!("cpu::properties::{name}");
+    Trial::test(name.clone(), move || {
+        case::run(&name, || {
+            let rng_seed = RngSeed::Fixed(case::seed());
+            let config = Config { cases: 150, failure_persistence: None, rng_seed, ..Config::default() };
+            let property = |case: C| {
+                holds(&case);
+                Ok(())
+            };
+            if let Err(failure) = TestRunner::new(config).run(&cases(), property) {
+                panic!("{failure}");
+            }
+        });
+        Ok(())
     })
 }
 

@@ -2,8 +2,10 @@
 //! ladders do not choose. A rung is a launch configuration, and a ladder is a table of rungs.
 use half::bf16;
 use oxiwarp::{Arch, Device, LaunchOverride, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::rms_norm_case::{bound, reference};
 use crate::support::softmax_case::close;
@@ -46,7 +48,7 @@ fn every_launch(device: &Device) {
                 [in_registers * team, (in_registers * team).saturating_sub(in_registers / 2 + 1).max(1)]
             {
                 let (rows, cols) = (37, i64::from(packs * 8));
-                eprintln!("held {in_registers}, team {team}, {packs} packs, OXIWARP_SEED={seed}");
+                case!("held {in_registers}, team {team}, {packs} packs");
                 let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
                 let one = run(device, &x, [rows as i64, cols], in_registers, team, team.max(32));
                 let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
@@ -81,7 +83,7 @@ fn every_cluster(device: &Device) {
         let max = 8 * threads * blocks;
         for packs in [max, max - 1, max / 2 + 3, threads, 1] {
             let (rows, cols) = (9, i64::from(packs * 8));
-            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            case!("{blocks} blocks of {threads} threads, {packs} packs");
             let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
             let of_cluster = Rung { cluster: blocks, ..rung(0, 8, threads, threads) };
             let y = run_on(device, &x, [rows as i64, cols], of_cluster);
@@ -100,7 +102,7 @@ fn softmax_clusters(device: &Device) {
         let max = in_registers * threads * blocks;
         for packs in [max, max - 1, max / 2 + 3, 1] {
             let shape = [5, i64::from(packs * 8)];
-            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            case!("{blocks} blocks of {threads} threads, {packs} packs");
             let x: Vec<bf16> = values(&mut random(seed), 5 * shape[1] as usize);
             let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
             let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));

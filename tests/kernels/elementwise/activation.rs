@@ -2,9 +2,11 @@
 use half::{bf16, f16};
 use oxiwarp::{Activation, Device, Element, Roundings, Stream, activation, activation_backward};
 use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::test::Test;
 
@@ -132,7 +134,7 @@ fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for (i, shape) in shapes().into_iter().enumerate() {
         let f = ALL[i % ALL.len()];
-        eprintln!("{f:?}, {} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{f:?}, {} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2], f);
     }
 }
@@ -149,7 +151,7 @@ fn layouts<T: Element>(device: &Device) {
         ];
         for x in kinds {
             for y in kinds {
-                eprintln!("{cols} columns, {x:?} to {y:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {x:?} to {y:?}");
                 check::<T>(device, seed, [5, cols], [x, y], Activation::Gelu);
             }
         }

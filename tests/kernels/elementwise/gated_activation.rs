@@ -4,9 +4,11 @@ use oxiwarp::{
     Activation, Device, Element, Gate, GatedActivation, Roundings, Stream, gated_activation,
     gated_activation_backward,
 };
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
 use super::activation::{ALL, allowed, reference, slope, within};
 use crate::support::test::Test;
@@ -134,7 +136,7 @@ fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for (i, shape) in shapes().into_iter().enumerate() {
         let (packed, params) = mixture(i);
-        eprintln!("{params:?}, {} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{params:?}, {} x {} ({})", shape.rows, shape.cols, shape.why);
         let input = Input::<T>::random(seed, [shape.rows, shape.cols]);
         check(device, &input, packed, [Layout::dense(shape.cols); 2], params);
     }
@@ -153,7 +155,7 @@ fn layouts<T: Element>(device: &Device) {
         for (j, x) in kinds.into_iter().enumerate() {
             for (k, y) in kinds.into_iter().enumerate() {
                 let (packed, params) = mixture(i + j + k);
-                eprintln!("{cols} columns, {x:?} to {y:?}, {params:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {x:?} to {y:?}, {params:?}");
                 check(device, &Input::<T>::random(seed, [5, cols]), packed, [x, y], params);
             }
         }

@@ -1,7 +1,8 @@
 //! `rope` and `qk_norm_rope` on tensors without batches, tokens or heads.
 use oxiwarp::{Affine, Device, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Stream, qk_norm_rope, rope};
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::tensor::{random, seed, values};
+use oxiwarp_tests::tensor::{random, values};
 
 use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
 use crate::support::test::Test;

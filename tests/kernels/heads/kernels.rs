@@ -2,8 +2,10 @@
 //! tensors must use the general kernels; the recorded launches show which kernel ran.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::tensor::{random, seed};
+use oxiwarp_tests::tensor::random;
 
 use super::qk_norm_rope::HeadsOperand;
 use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
@@ -28,10 +30,7 @@ fn check<T: Element>(
     layout: Layout,
 ) {
     let (rng, odd) = (&mut random(seed()), Layout::At { offset: 1, gap: 0 });
-    eprintln!(
-        "{norm:?}, {sizes:?}, across: {across_heads}, {rotation:?}, {layout:?}, OXIWARP_SEED={}",
-        seed()
-    );
+    case!("{norm:?}, {sizes:?}, across: {across_heads}, {rotation:?}, {layout:?}");
     let cols = if across_heads { sizes[2] * sizes[3] } else { sizes[3] };
     let tables = rotation.map(|rotation| Tables::<T>::random(device, rng, rotation, sizes));
     let mut operand = HeadsOperand::<T>::random(device, rng, sizes, cols, layout);

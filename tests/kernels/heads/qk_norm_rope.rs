@@ -1,8 +1,10 @@
 //! `qk_norm_rope` against f64: every norm, per head and across heads, with and without a rotation.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Buffer, Device, Element, Heads, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
-use oxiwarp_tests::tensor::{random, seed, values, wide};
+use oxiwarp_tests::tensor::{random, values, wide};
 use rand::rngs::StdRng;
 
 use crate::support::heads::{Kind, Layout, Rotation, Sizes, Tables, Tensor};
@@ -131,7 +133,7 @@ fn check<T: Element>(
 }
 
 fn heads<T: Element>(device: &Device) {
-    let (seed, rng) = (seed(), &mut random(seed()));
+    let rng = &mut random(seed());
     for d in [2, 7, 16, 64, 72, 96, 127, 128, 160, 256, 260] {
         for norm in NORMS {
             let even = d / 2 * 2;
@@ -142,7 +144,7 @@ fn heads<T: Element>(device: &Device) {
                 Some(Rotation { offset: 1, ..Rotation::of(Kind::Wide, false, even) }),
                 Some(Rotation::of(Kind::Narrow, false, if d >= 64 { 32 } else { 2 })),
             ] {
-                eprintln!("heads of {d}, {norm:?}, {rotation:?}, OXIWARP_SEED={seed}");
+                case!("heads of {d}, {norm:?}, {rotation:?}");
                 let params = QkNormRope { norm, ..QkNormRope::default() };
                 check::<T>(device, rng, [2, 4, d], [3, 3], rotation, Layout::Dense, params);
             }
@@ -151,7 +153,7 @@ fn heads<T: Element>(device: &Device) {
 }
 
 fn across<T: Element>(device: &Device) {
-    let (seed, rng) = (seed(), &mut random(seed()));
+    let rng = &mut random(seed());
     for (h, d) in [(3, 6), (5, 16), (12, 128), (32, 64), (40, 128)] {
         for norm in NORMS {
             for rotation in [
@@ -159,7 +161,7 @@ fn across<T: Element>(device: &Device) {
                 Some(Rotation::of(Kind::Wide, true, d)),
                 Some(Rotation { by_head: true, by_batch: true, ..Rotation::of(Kind::Narrow, false, d) }),
             ] {
-                eprintln!("{h} heads of {d} across, {norm:?}, {rotation:?}, OXIWARP_SEED={seed}");
+                case!("{h} heads of {d} across, {norm:?}, {rotation:?}");
                 let params = QkNormRope { norm, across_heads: true, ..QkNormRope::default() };
                 check::<T>(device, rng, [2, 3, d], [h, h], rotation, Layout::Dense, params);
             }
@@ -171,14 +173,14 @@ fn across<T: Element>(device: &Device) {
 }
 
 fn layouts(device: &Device) {
-    let (seed, rng) = (seed(), &mut random(seed()));
+    let rng = &mut random(seed());
     for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
         for (heads, d) in [([1, 1], 64), ([9, 3], 128), ([0, 5], 96), ([4, 0], 256)] {
             for across_heads in [false, true] {
                 if across_heads && layout == Layout::HeadsFirst {
                     continue;
                 }
-                eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");
+                case!("{layout:?}, {heads:?} heads of {d}");
                 let params = QkNormRope { across_heads, ..QkNormRope::default() };
                 let rotation = Some(Rotation::of(Kind::Wide, false, d));
                 check::<bf16>(device, rng, [2, 3, d], heads, rotation, layout, params);

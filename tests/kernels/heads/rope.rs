@@ -1,8 +1,10 @@
 //! `rope`: the bits of the formula in f32, for every kind of table, pairing, layout and dtype.
 use half::{bf16, f16};
 use oxiwarp::{Angles, Device, Element, Heads, HeadsOrder, Rope, Stream, rope as launch};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
-use oxiwarp_tests::tensor::{random, seed, values};
+use oxiwarp_tests::tensor::{random, values};
 use rand::rngs::StdRng;
 
 use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
@@ -49,7 +51,7 @@ fn check<T: Element>(
 }
 
 fn every_table<T: Element>(device: &Device) {
-    let (seed, rng) = (seed(), &mut random(seed()));
+    let rng = &mut random(seed());
     for (d, columns) in [
         (2, 2),
         (6, 6),
@@ -79,7 +81,7 @@ fn every_table<T: Element>(device: &Device) {
                         single,
                         ..Rotation::of(kind, interleaved, columns)
                     };
-                    eprintln!("{d} columns, {rotation:?}, OXIWARP_SEED={seed}");
+                    case!("{d} columns, {rotation:?}");
                     check::<T>(device, rng, [2, 5, d], [3, 3], rotation, Layout::Dense);
                 }
             }
@@ -88,7 +90,7 @@ fn every_table<T: Element>(device: &Device) {
 }
 
 fn layouts(device: &Device) {
-    let (seed, rng) = (seed(), &mut random(seed()));
+    let rng = &mut random(seed());
     for layout in [
         Layout::Dense,
         Layout::Fused,
@@ -98,7 +100,7 @@ fn layouts(device: &Device) {
     ] {
         for heads in [[1, 1], [5, 5], [8, 2], [9, 1], [0, 4], [7, 0], [33, 11]] {
             for d in [40, 64, 128, 192] {
-                eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");
+                case!("{layout:?}, {heads:?} heads of {d}");
                 check::<bf16>(device, rng, [2, 3, d], heads, Rotation::of(Kind::Wide, true, d), layout);
                 check::<bf16>(device, rng, [1, 3, d], heads, Rotation::of(Kind::Narrow, false, d), layout);
             }

@@ -2,9 +2,11 @@
 //! and invalid targets.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Stream, View, cross_entropy, rms_norm};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::cross_entropy_case::{KINDS, check, classes, expected, run};
 use crate::support::errors::says;
@@ -25,7 +27,7 @@ pub const TESTS: &[Test] = &[
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], Layout::dense(shape.cols));
     }
 }
@@ -38,7 +40,7 @@ fn layouts(device: &Device) {
             Layout { offset: 0, stride: cols + 1 },
             Layout { offset: 1, stride: cols },
         ] {
-            eprintln!("{cols} columns, {layout:?}, OXIWARP_SEED={seed}");
+            case!("{cols} columns, {layout:?}");
             check::<f32>(device, seed, [5, cols], layout);
             check::<bf16>(device, seed, [5, cols], layout);
         }

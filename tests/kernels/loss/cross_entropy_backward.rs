@@ -1,9 +1,11 @@
 //! `cross_entropy_backward` against f64. Its input is the `lse` of the forward pass.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, Stream, cross_entropy_backward};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::cross_entropy_case::{self as cross_entropy, KINDS, classes};
 use crate::support::errors::says;
@@ -85,7 +87,7 @@ fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], [read, 
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
     }
 }
@@ -96,7 +98,7 @@ fn layouts(device: &Device) {
         let dense = Layout::dense(cols);
         for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
             for layouts in [[dense, odd], [odd, dense], [odd, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}");
                 check::<bf16>(device, seed, [6, cols], layouts);
                 check::<f32>(device, seed, [6, cols], layouts);
             }

@@ -3,9 +3,11 @@
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax};
 use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, random, values, wide};
 
 use crate::support::errors::says;
 use crate::support::softmax_case::{check, close, run};
@@ -29,7 +31,7 @@ pub const TESTS: &[Test] = &[
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
     }
 }
@@ -45,7 +47,7 @@ fn layouts<T: Element>(device: &Device) {
         ];
         for x in kinds {
             for y in kinds {
-                eprintln!("{cols} columns, {x:?} to {y:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {x:?} to {y:?}");
                 check::<T>(device, seed, [5, cols], [x, y]);
             }
         }
@@ -86,7 +88,7 @@ fn extremes<T: Element>(device: &Device) {
     ];
     for cols in [5_usize, 8, 96, 1000, 1024, 4104, 33_000, 70_000] {
         for (what, kind) in kinds {
-            eprintln!("{cols} columns, {what}");
+            case!("{cols} columns, {what}");
             let x: Vec<T> = (0..2 * cols).map(|at| T::from_f32(kind(at % cols, lowest))).collect();
             for log in [false, true] {
                 let y = run(device, &x, [2, cols as i64], [Layout::dense(cols as i64); 2], log);

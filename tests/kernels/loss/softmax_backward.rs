@@ -1,9 +1,11 @@
 //! `softmax_backward` against f64. Its input is rounded as the result of the forward pass is.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax_backward};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::errors::says;
 use crate::support::softmax_case::reference;
@@ -75,7 +77,7 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 3]);
     }
 }
@@ -86,7 +88,7 @@ fn layouts(device: &Device) {
         let dense = Layout::dense(cols);
         for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
             for layouts in [[dense, odd, dense], [odd, dense, dense], [dense, dense, odd], [odd; 3]] {
-                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}");
                 check::<bf16>(device, seed, [6, cols], layouts);
                 check::<f32>(device, seed, [6, cols], layouts);
             }

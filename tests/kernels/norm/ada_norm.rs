@@ -1,9 +1,11 @@
 //! `ada_norm` against f64: the table of shapes, every form of its operands, and layouts.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Norm};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, seed};
+use oxiwarp_tests::tensor::Layout;
 
 use crate::support::ada_norm_case::{PARAMS, check};
 use crate::support::modulations::{ModulationCase, forms, in_batches};
@@ -31,7 +33,7 @@ fn against_f64<T: Element>(device: &Device) {
         let dense = [Layout::dense(shape.cols); 2];
         for (j, params) in PARAMS.into_iter().enumerate() {
             let operands = forms[(i * 31 + j * 7) % forms.len()];
-            eprintln!("{} x {} ({}), {operands:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+            case!("{} x {} ({}), {operands:?}", shape.rows, shape.cols, shape.why);
             check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, operands, params);
         }
     }
@@ -42,7 +44,7 @@ fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {
         for operands in forms() {
-            eprintln!("{cols} columns, {operands:?}, OXIWARP_SEED={seed}");
+            case!("{cols} columns, {operands:?}");
             for params in PARAMS {
                 check::<T>(device, seed, [2, 3, cols], [Layout::dense(cols); 2], operands, params);
             }
@@ -60,7 +62,7 @@ fn layouts<T: Element>(device: &Device) {
             let params = PARAMS[i % 4];
             let packed = check::<T>(device, seed, [2, 3, cols], [dense; 2], *operands, params);
             for layouts in [[gaps; 2], [odd; 2], [dense, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, {operands:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}, {operands:?}");
                 same_bits(&check::<T>(device, seed, [2, 3, cols], layouts, *operands, params), &packed);
             }
         }
@@ -84,7 +86,7 @@ fn in_registers<T: Element>(device: &Device) {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
         for operands in forms {
             for params in PARAMS {
-                eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {operands:?}, {params:?}");
                 let [(in_registers, by), (read, not_by)] = [dense, odd].map(|layout| {
                     let device = device.with_override(LaunchOverride::default());
                     let y = check::<T>(&device, seed, [2, 3, cols], [layout; 2], operands, params);

@@ -4,9 +4,11 @@ use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
 };
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::operand::{Form, Norming};
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
 use crate::support::ada_norm_case::{PARAMS, run};
 use crate::support::modulations::{ModulationCase, forms};
@@ -39,7 +41,7 @@ fn chain<T: Element>(device: &Device) {
                 let scaled = round(n[at].to_f32() * round(1.0 + by.scale.at(at)));
                 T::from_f32(by.shift.as_ref().map_or(scaled, |shift| scaled + shift.at(at)))
             };
-            eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+            case!("{cols} columns, {operands:?}, {params:?}");
             let expected: Vec<T> = (0..n.len()).map(one).collect();
             same_bits(&run(device, &x, by.views(), shape, dense, params), &expected);
         }
@@ -91,7 +93,7 @@ fn one_rounding(device: &Device) {
             });
             let differ = exact.iter().zip(&fast).filter(|(exact, fast)| exact != fast).count();
             let expected = if single { 0..=0 } else { exact.len() / 20..=exact.len() };
-            assert!(expected.contains(&differ), "{differ} of {} differ, OXIWARP_SEED={seed}", exact.len());
+            assert!(expected.contains(&differ), "{differ} of {} differ", exact.len());
         }
     }
 }
@@ -158,7 +160,7 @@ fn pair<T: Element>(device: &Device) {
     for (i, operands) in forms().into_iter().step_by(3).enumerate() {
         let cols = if i % 30 == 0 { 25_000 } else { [7, 260, 1536][i % 3] };
         let (params, random, shape) = (PARAMS[i % 4], &mut random(seed), [2, 3, cols]);
-        eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+        case!("{cols} columns, {operands:?}, {params:?}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
         // Both modulations have the same dtypes: an f32 operand in one of them would suppress the

@@ -1,8 +1,10 @@
 //! `add_rms_norm`: the sum must match bit for bit, and the norm of the rounded sum is compared with f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, seed};
+use oxiwarp_tests::tensor::Layout;
 
 use crate::support::add_rms_norm_case::check;
 use crate::support::test::Test;
@@ -24,7 +26,7 @@ fn kept(device: &Device) {
 fn table<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         for rounding in [Rounding::Once, Rounding::BeforeWeight] {
             let params = RmsNorm { rounding, ..RmsNorm::default() };
             check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2], params);
@@ -38,7 +40,7 @@ fn layouts(device: &Device) {
         let dense = Layout::dense(cols);
         for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
             for layouts in [[dense, odd], [odd, dense], [odd, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}");
                 check::<bf16>(
                     device,
                     seed,

@@ -2,7 +2,9 @@
 //! and rows consist of whole tiles.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, GatedResidual};
-use oxiwarp_tests::tensor::{Layout, random, seed, values};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
+use oxiwarp_tests::tensor::{Layout, random, values};
 
 use super::gated_residual::{Both, expect_the_two};
 use crate::support::ada_norm_case::PARAMS;
@@ -37,7 +39,7 @@ fn forms<T: Element>(device: &Device) {
                 let gate = ((i + j) % 5 != 4).then(|| operands.side::<T>(device, random, shape, 0));
                 let by = operands.make::<T>(device, random, shape, 0);
                 let residual = GatedResidual { exact: params.exact, clip: false };
-                eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {operands:?}, {params:?}");
                 let layouts = [Layout::dense(cols); 2];
                 expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));
             }

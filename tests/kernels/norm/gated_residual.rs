@@ -4,10 +4,12 @@ use oxiwarp::{
     AdaNorm, Device, Element, GatedResidual, Modulation, Norm, Stream, gated_residual,
     gated_residual_ada_norm,
 };
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::operand::{Form, Side};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
 use crate::support::ada_norm_case::{self as ada_norm, PARAMS};
 use crate::support::modulations::{ModulationCase, forms, in_batches};
@@ -94,7 +96,7 @@ fn table<T: Element>(device: &Device) {
     for (i, shape) in shapes().into_iter().enumerate() {
         let some = gates.iter().cycle().skip(i * 7).take(if shape.cols > 300 { 2 } else { gates.len() });
         for operands in some {
-            eprintln!("{} x {} ({}), {operands:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+            case!("{} x {} ({}), {operands:?}", shape.rows, shape.cols, shape.why);
             let dense = [Layout::dense(shape.cols); 2];
             check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, *operands);
         }
@@ -108,7 +110,7 @@ fn layouts<T: Element>(device: &Device) {
         let (gaps, odd) = (Layout { offset: 16, stride: cols + 64 }, Layout { offset: 1, stride: cols + 3 });
         for operands in gates() {
             for layouts in [[gaps; 2], [odd; 2], [odd, dense], [dense, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, {operands:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}, {operands:?}");
                 check::<T>(device, seed, [2, 3, cols], layouts, operands);
             }
         }
@@ -211,7 +213,7 @@ fn both<T: Element>(device: &Device) {
         let by = operands.make::<T>(device, random, shape, layouts[0].offset);
         let (params, clip) = (PARAMS[i % 4], i % 3 == 0);
         let residual = GatedResidual { exact: params.exact, clip };
-        eprintln!("{cols} columns, {layouts:?}, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+        case!("{cols} columns, {layouts:?}, {operands:?}, {params:?}");
         expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));
     }
 }

@@ -2,9 +2,11 @@
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, random, seed, values};
+use oxiwarp_tests::tensor::{Layout, random, values};
 
 use crate::support::layer_norm_case::{EPS, PARAMETERS, check, run};
 use crate::support::test::Test;
@@ -38,7 +40,7 @@ fn far<T: Element>() -> f32 {
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for (i, shape) in shapes().into_iter().enumerate() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         for mean in [0.0, far::<T>()] {
             for parameters in [PARAMETERS[0], PARAMETERS[1 + i % 5]] {
                 let layouts = [Layout::dense(shape.cols); 2];
@@ -54,7 +56,7 @@ fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
         for parameters in PARAMETERS {
-            eprintln!("{cols} columns, {parameters:?}, OXIWARP_SEED={seed}");
+            case!("{cols} columns, {parameters:?}");
             check::<T>(device, seed, [3, cols], [Layout::dense(cols); 2], parameters, 1.0);
         }
     }
@@ -73,7 +75,7 @@ fn layouts<T: Element>(device: &Device) {
             let packed = check::<T>(device, seed, [5, cols], [Layout::dense(cols); 2], parameters, 1.0);
             for layout in kinds {
                 for layouts in [[layout; 2], [layout, Layout::dense(cols)], [Layout::dense(cols), layout]] {
-                    eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                    case!("{cols} columns, {layouts:?}");
                     same_bits(&check::<T>(device, seed, [5, cols], layouts, parameters, 1.0), &packed);
                 }
             }

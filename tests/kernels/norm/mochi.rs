@@ -6,10 +6,12 @@ use oxiwarp::{
     residual_tanh_gated_rms_norm_modulated,
 };
 use oxiwarp_tests::approx::{Approx, close, normed};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::operand::{Form, Kind, Operand};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::ada_norm_case as ada_norm;
 use crate::support::modulations::{ModulationCase, forms, in_batches};
@@ -84,7 +86,7 @@ fn against_f64<T: Element>(device: &Device) {
         for (form, single) in
             Form::ALL.into_iter().flat_map(|form| [(form, false), (form, true)]).skip(i % 4).step_by(3)
         {
-            eprintln!("{} x {} ({}), {form:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+            case!("{} x {} ({}), {form:?}", shape.rows, shape.cols, shape.why);
             let dense = [Layout::dense(shape.cols); 2];
             check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, (form, single));
         }
@@ -101,7 +103,7 @@ fn layouts<T: Element>(device: &Device) {
             let check = |layouts| check::<T>(device, seed, [2, 3, cols], layouts, (form, false));
             let packed = check([dense; 2]);
             for layouts in [[gaps; 2], [odd; 2], [odd, dense], [dense, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, {form:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}, {form:?}");
                 same_bits(&check(layouts), &packed);
             }
         }
@@ -177,7 +179,7 @@ fn chained<T: Element>(device: &Device) {
         let (shape, dense) = ([2, 3, cols], Layout::dense(cols));
         let odd = Layout { offset: 1, stride: cols + 3 };
         let [read, write] = [[dense; 2], [odd; 2], [dense, odd]][i % 3];
-        eprintln!("{cols} columns, {read:?} to {write:?}, {operands:?}, OXIWARP_SEED={seed}");
+        case!("{cols} columns, {read:?} to {write:?}, {operands:?}");
         let random = &mut random(seed);
         let [x, branch]: [Vec<T>; 2] = [(); 2].map(|()| values(random, 6 * cols as usize));
         let kind = Kind { form: Form::ALL[i % 5], single: i % 4 == 3, offset: read.offset };

@@ -1,9 +1,11 @@
 //! `rms_norm_backward` and `layer_norm_backward` against f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element};
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, random, seed, values};
+use oxiwarp_tests::tensor::{Layout, random, values};
 
 use crate::support::norm_backward_case::NormBackwardCase;
 use crate::support::test::Test;
@@ -23,7 +25,7 @@ pub const TESTS: &[Test] = &[
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         for layer in [false, true] {
             let case = NormBackwardCase::<T>::new(seed, layer, [shape.rows, shape.cols]);
             case.check(device);
@@ -46,7 +48,7 @@ fn layouts(device: &Device) {
         let dense = Layout::dense(cols);
         for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
             for layouts in [[dense, odd, dense], [odd, dense, dense], [dense, dense, odd], [odd; 3]] {
-                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {layouts:?}");
                 for layer in [false, true] {
                     let case = NormBackwardCase::<bf16>::new(seed, layer, [6, cols]);
                     let dsum = Some(values(&mut random(seed), case.x.len()));

@@ -5,8 +5,10 @@ use oxiwarp::{
     Affine, Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward,
     norm_backward_workspace,
 };
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::tensor::{random, seed, values};
+use oxiwarp_tests::tensor::{random, values};
 
 use crate::support::norm_backward_case::{EPS, NormBackwardCase};
 use crate::support::test::Test;
@@ -45,7 +47,7 @@ fn odd_rows<T: Element>(device: &Device) {
         for rows in [1, 2, 3, 7, 1_323] {
             let case = NormBackwardCase::<T>::new(seed(), true, [rows, columns::<T>(cols)]);
             let dsum = (rows == 7).then(|| values(&mut random(seed()), case.x.len()));
-            eprintln!("{rows} rows of {cols}, OXIWARP_SEED={}", seed());
+            case!("{rows} rows of {cols}");
             by_kernel(device, kernel, |device| NormBackwardCase { dsum, ..case }.check(device));
         }
     }

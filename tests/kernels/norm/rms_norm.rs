@@ -2,9 +2,11 @@
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::rms_norm_case::{AnyWeight, bound, reference, run};
 use crate::support::test::Test;
@@ -59,7 +61,7 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
     }
 }
@@ -76,7 +78,7 @@ fn layouts<T: Element>(device: &Device) {
         ];
         for x in kinds {
             for y in kinds {
-                eprintln!("{cols} columns, {x:?} to {y:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {x:?} to {y:?}");
                 check::<T>(device, seed, [5, cols], [x, y]);
             }
         }
@@ -96,7 +98,7 @@ fn kept(device: &Device) {
     let cases =
         if device.arch().is_some() { [(9_001, 4_096), (1_201, 32_768)] } else { [(9, 4_096), (5, 32_768)] };
     for (rows, cols) in cases {
-        eprintln!("{rows} rows of {cols} columns, OXIWARP_SEED={seed}");
+        case!("{rows} rows of {cols} columns");
         let x: Vec<bf16> = values(&mut random(seed), rows * cols);
         let run = |x: &[bf16]| {
             let shape = [(x.len() / cols) as i64, cols as i64];

@@ -4,9 +4,11 @@ use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
 };
 use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::case;
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use crate::support::errors::says;
 use crate::support::rms_norm_case::{self, AnyWeight, bound, reference};
@@ -92,7 +94,7 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();
     for shape in shapes() {
-        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        case!("{} x {} ({})", shape.rows, shape.cols, shape.why);
         check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
     }
 }
@@ -108,7 +110,7 @@ fn layouts<T: Element>(device: &Device) {
         ];
         for read in kinds {
             for write in kinds {
-                eprintln!("{cols} columns, {read:?} to {write:?}, OXIWARP_SEED={seed}");
+                case!("{cols} columns, {read:?} to {write:?}");
                 check::<T>(device, seed, [5, cols], [read, write]);
             }
         }

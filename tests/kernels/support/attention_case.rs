@@ -2,8 +2,9 @@
 use oxiwarp::{
     Attention, AttentionInputs, Buffer, Device, Dtype, Element, Result, Stream, View, ViewMut, attention,
 };
+use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::ulp;
-use oxiwarp_tests::tensor::{random, seed, values, wide};
+use oxiwarp_tests::tensor::{random, values, wide};
 
 use super::heads::{Layout, Tensor};
 

@@ -1,0 +1,35 @@
+//! Tests of the table of kernels: which of them overlap with other launches.
+use cuda_std::cpu::Overlap;
+
+/// All other kernels overlap with the previous and with the next launch: see "Overlapping launches" in
+/// `docs/internals/launch-configuration.md`.
+#[test]
+fn kernels_that_do_not_overlap_with_both_launches() {
+    const PLAIN: &[&str] =
+        &["activation_any", "activation_backward_any", "activation_backward_block1", "activation_block1"];
+    const BEFORE: &[&str] = &[
+        "add_rms_norm_block2",
+        "layer_norm_backward_any",
+        "layer_norm_backward_rows2_block2",
+        "layer_norm_backward_block3",
+        "layer_norm_backward_block4",
+        "layer_norm_backward_sums_any",
+        "layer_norm_warp10",
+        "rms_norm_backward_any",
+        "rms_norm_backward_block4",
+        "rms_norm_backward_sums_any",
+    ];
+    for (overlap, expected) in [(Overlap::Plain, PLAIN), (Overlap::Before, BEFORE)] {
+        let mut found: Vec<_> = kernels_gpu::kernels()
+            .filter(|kernel| kernel.overlap == overlap)
+            .map(|kernel| kernel.name)
+            .collect();
+        let mut names: Vec<_> = expected
+            .iter()
+            .flat_map(|op| ["f32", "f16", "bf16"].map(|elem| format!("{op}_{elem}")))
+            .collect();
+        found.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(found, names, "{overlap:?}");
+    }
+}
