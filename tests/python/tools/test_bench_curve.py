@@ -1,4 +1,7 @@
-"""Tests of `curve.py` without a GPU: which sizes it measures, and how it compares single tokens."""
+"""Tests of `benches/python/curve.py` without a GPU: the measured sizes and the comparison of single tokens.
+
+The benchmark computes some tokens in calls of one token each. Their results must equal the results of the full call.
+"""
 
 import sys
 
@@ -28,7 +31,7 @@ def test_every_curve_has_all_its_points(op):
 
 
 def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """The comparison finds a wrong last token, as an overflow of a 32-bit offset gives."""
+    """`tokens_alone` detects one wrong token in the full call, such as an overflow of a 32-bit offset causes."""
     form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
     x = torch.randn(1, 33, 16).bfloat16()
     right = torch.nn.functional.gelu
@@ -48,7 +51,7 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_tokens_whose_place_counts(op, monkeypatch):
-    """Single tokens are called with their position. A token with a wrong angle is found."""
+    """For RoPE, `tokens_alone` passes each single token with its position. It detects a token with a wrong angle."""
     form, tokens = form_of(op), 52
     inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
     assert curve.tokens_alone(form, inputs, tokens)

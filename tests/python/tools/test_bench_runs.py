@@ -1,4 +1,4 @@
-"""Tests of the benchmark programs with invented timings: their output, and what remains after the time limit."""
+"""Tests of the benchmark programs with invented timings: output files, failures, and results after the time limit."""
 
 import csv
 import json
@@ -30,7 +30,10 @@ TIME = timing.Time(10.0, 9.0, 11.0)
 
 @pytest.fixture(autouse=True)
 def made_up_gpu(monkeypatch):
-    """Fake the facts and timings of a GPU. Restore the SIGTERM handler that a run replaces."""
+    """Replace the facts and timings of a GPU with invented values.
+
+    After the test, restore the SIGTERM handler, because a benchmark program replaces it.
+    """
     taken = signal.getsignal(signal.SIGTERM)
     versions = dict.fromkeys(environment.PACKAGES, "1")
     facts = {"gpu": "a GPU", "date": "2026-11-20T00:00:00", "commit": "0" * 40, "versions": versions}
@@ -66,7 +69,7 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
     def measure(case, *rest):
         ops = [form.op for form, *_ in seen]
-        if case[0].op == "gelu" and "gelu" not in ops:  # what was measured before is there already
+        if case[0].op == "gelu" and "gelu" not in ops:  # earlier results are already written
             assert {line["op"] for line in lines_of(tmp_path / "results.csv")} == set(ops)
         if len(seen) == 5:
             signal.raise_signal(signal.SIGTERM)
@@ -86,7 +89,7 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
 @pytest.mark.parametrize("program", [bench, curve, exactness])
 def test_an_op_that_is_none(program, monkeypatch, tmp_path):
-    """Nothing is measured, and nothing that was is written over."""
+    """If `--only` names an unknown op, the program exits with an error, measures nothing and writes no file."""
     with pytest.raises(SystemExit, match="--only reelu: no such op; there are .*rms_norm,"):
         run(program, monkeypatch, tmp_path, "--only", "silu,reelu")
     assert not list(tmp_path.iterdir())
@@ -104,7 +107,10 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """Skipped cases, and cases that a baseline did not run, count as not measured. One miss fails the goal."""
+    """A goal for every case of an op counts a case as not measured if the case or its baseline did not run.
+
+    One case that misses the goal fails the goal.
+    """
 
     def measured(case, *rest):
         found = measurement(case, *rest)
@@ -135,7 +141,10 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Check the providers of a form without compilation. Return the right, written, wrong and dropped ones."""
+    """Compare the providers of a form with the reference, without compilation.
+
+    Returns: the correct providers, the bytes that they write, the wrong providers and the dropped providers.
+    """
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
     inputs = form.inputs(Source(torch.device("cpu")), shape)
