@@ -1,4 +1,4 @@
-"""Exits with 0 where there is a GPU that CUDA can use; otherwise prints why not, and exits with 1."""
+"""Exits with 0 if CUDA can use a GPU. Otherwise prints the reason and exits with 1."""
 
 import ctypes
 import sys

@@ -142,7 +142,7 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Run the first step and the sample of a variant. Return its result, a callable that runs a step, and the sample."""
+    """Run the first step and the sample of a variant. Return its result, a callable for a step, and the sample."""
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
     step = functools.partial(run_step, workload, run, arguments)
