@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes dist/bundle, which contains the tests and benchmarks of this checkout for a machine with a GPU, python3 and torch.
-# That machine needs no Rust, network or checkout. `make bundle` builds the wheel first. PYTHON names a Python with pip.
+# Makes dist/bundle: the tests and benchmarks of this checkout, for a machine with a GPU, python3 and torch. That
+# machine needs no Rust, network or checkout. `make bundle` builds the wheel first. PYTHON names a Python with pip.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
@@ -45,8 +45,8 @@ programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernel
 programs test --no-run -p oxiwarp --lib
 programs test --no-run -p own-kernel --test l2_normalize
 
-# Every program contains all PTX. In one archive, xz stores the PTX only once, because its dictionary is larger than
-# a program.
+# Every program contains all PTX. In one archive, xz stores the PTX only once, because its dictionary is larger
+# than a program.
 cp -r "$ptx" "$unpacked/ptx"
 "$python" -c '
 import lzma, sys, tarfile

@@ -16,5 +16,5 @@ def reason_for_none() -> str | None:
 
 
 if reason := reason_for_none():
-    print(f"no GPU here, so nothing to measure: {reason}")
+    print(f"no GPU, nothing to measure: {reason}")
     sys.exit(1)

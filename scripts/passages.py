@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True, help="a new number each time")
     for kind, number in (("rust", 10), ("python", 8), ("docs", 8)):
-        parser.add_argument(f"--{kind}", type=int, default=number, help=f"passages, default {number}")
+        parser.add_argument(f"--{kind}", type=int, default=number, help=f"number of passages (default: {number})")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     for kind in KINDS:

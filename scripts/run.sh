@@ -49,9 +49,9 @@ packages() {
     export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
 }
 
-# Runs one test under one tool of compute-sanitizer. Prints a line with the result, and keeps the log if the test failed.
-# `--report-api-errors no`: tests provoke driver errors on purpose (an invalid module, no memory). These errors are not
-# faults of a kernel.
+# Runs one test under one tool of compute-sanitizer. Prints a line with the result, and keeps the log if the
+# test failed. `--report-api-errors no`: tests provoke driver errors on purpose (an invalid module, no memory).
+# These errors are not faults of a kernel.
 sanitize_test() {
     local tool=$1 test=$2 code log=$out/sanitize-$1-${2//::/-}.log
     timeout "${SANITIZE_SECONDS:-85}" compute-sanitizer --tool "$tool" --error-exitcode 99 --report-api-errors no \
@@ -76,8 +76,8 @@ count_lines() {
     done
 }
 
-# Runs one tool on all tests whose names contain the filter. A tool slows down a process but not other processes, so each
-# test has a separate process, and as many run at a time as there are cores.
+# Runs one tool on all tests whose names contain the filter. A tool slows down only its own process, so each test
+# has a separate process. As many processes run at a time as there are cores.
 sanitize() {
     local tool=$1 filter=$2 start=$SECONDS log=$out/sanitize-$1.log clean all
     export -f sanitize_test

@@ -279,7 +279,7 @@ def report(crate: str, with_files: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the dependencies of files and folders of the Rust crates.")
-    parser.add_argument("crates", nargs="*", metavar="crate", help=f"one of {', '.join(CRATES)}; all without one")
+    parser.add_argument("crates", nargs="*", metavar="crate", help=f"one of {', '.join(CRATES)}; default: all")
     parser.add_argument("--files", action="store_true", help="print the dependencies of each file, too")
     arguments = parser.parse_args()
     if unknown := set(arguments.crates) - set(CRATES):

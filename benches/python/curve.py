@@ -164,7 +164,7 @@ def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iter
 def main() -> int:
     """Measure all ops, print the points and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these ops")
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()

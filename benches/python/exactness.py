@@ -26,21 +26,20 @@ from providers import has_ours
 
 INTRODUCTION = """# Exactness
 
-What an op guarantees, in each mode, beside the model's own PyTorch in eager mode on a GPU:
+Each op guarantees one of these relations to the model's PyTorch code in eager mode on a GPU. It depends on the mode.
 
-- **bit-exact**: the same bits, all of them. **FAIL** says that this was not met.
-- **same roundings**: the same casts at the same places, but sums in another order.
-- **one rounding**: float32 inside and one cast at the end of a chain. That is closer to the true value than eager, and
-  different from it.
+- **bit-exact**: all bits are equal. **FAIL** marks a case in which they differ.
+- **same roundings**: the same casts in the same places, but sums in another order.
+- **one rounding**: the chain is computed in float32, with one cast at the end. The result is closer to the true value
+  than the result of eager mode.
 
-Bits are those of torch 2.11. Norms have them in aligned rows whose columns are divisible by 4, and the RMSNorm of
-`ada_norm`, `gated_residual_ada_norm` and Mochi's ops below 8192 columns: every model named here is within that. GELU
-(erf) follows the torch that is installed, whose bits differ from CUDA 13.2 on.
+Bit-exact means equal to torch 2.11. Norms are bit-exact for aligned rows whose number of columns is divisible by 4. The
+RMSNorm of `ada_norm`, `gated_residual_ada_norm` and Mochi's ops is bit-exact below 8192 columns. Every model in the
+table meets these conditions. GELU (erf) follows the installed torch, whose bits change with CUDA 13.2.
 
-Each cell is the share of elements with the bits of eager and, where that is not all of them, the largest distance in
-units in the last place (ulp); the worst of the shapes of the models that the row names. Inputs are random. A distance
-of many units is an element near zero, a difference of larger numbers; where one rounding is the guarantee, no distance
-is given for that reason.
+Each cell shows the share of elements with equal bits. If some bits differ, it also shows the largest distance in units
+in the last place (ulp). The cell is the worst case of all shapes of the row's models. Inputs are random. Large
+distances occur at elements near zero, where larger numbers cancel. For this reason, "one rounding" has no distance.
 """
 
 
@@ -176,7 +175,7 @@ def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
 def main() -> int:
     """Compare all ops, print the results and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these ops")
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
@@ -203,7 +202,7 @@ def main() -> int:
     (folder / "exactness.md").write_text(markdown(rows, lines, facts))
     print((folder / "exactness.md").read_text())
     failed = [row for row in rows if row.failed]
-    print(f"{len(rows)} cases, {len(failed)} that promise bits and do not keep it; results: {folder}")
+    print(f"{len(rows)} cases, {len(failed)} bit-exact claims that do not hold; results: {folder}")
     return 1 if failed or any(line.startswith("FAIL") for line in lines) else 0
 
 

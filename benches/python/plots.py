@@ -87,7 +87,10 @@ def _panel(axis: Any, op: str, results: Results) -> None:
 
 
 def _lines(results: Results, op: str) -> list[str]:
-    """Return the names of an op's bars: the measured providers, and torch.compile even if it was not measured."""
+    """Return the names of an op's bars.
+
+    These are the providers measured for the op. oxiwarp and torch.compile count if they were measured for any op.
+    """
     rows, everywhere = results.of(op), (OURS, COMPILED)
     return [
         line for line in BARS if any(_provider(m, line) for m in (results.measurements if line in everywhere else rows))

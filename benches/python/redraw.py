@@ -67,7 +67,7 @@ def read_curve(path: Path) -> tuple[list[Point], float]:
 def main() -> int:
     """Draw the plots of each CSV file that exists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of a run")
+    parser.add_argument("folder", type=Path, help="results folder of a run")
     parser.add_argument("--out", type=Path, default=None, help="default: the folder of the run")
     options = parser.parse_args()
     out = options.out or options.folder

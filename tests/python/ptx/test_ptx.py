@@ -183,6 +183,7 @@ def test_no_local_memory(assembled: Module) -> None:
 
 
 def test_products_run_beside_other_work(assembled: Module) -> None:
+    """ptxas does not report that it serialized asynchronous `wgmma` instructions."""
     expect_none(check_serial(assembled))
 
 

@@ -136,6 +136,7 @@ def test_checks_report_products_one_after_the_other() -> None:
 
 
 def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
+    """`check_wait` reports entries whose accesses to global memory can run before `griddepcontrol.wait`."""
     need_tools()
     body = "ld.volatile.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
     constant = "ld.global.nc.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"

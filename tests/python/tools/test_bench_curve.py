@@ -25,6 +25,7 @@ def form_of(op):
 
 @pytest.mark.parametrize("op", [op for op in curve.OPS if not form_of(op).backward])
 def test_every_curve_has_all_its_points(op):
+    """The sizes of every op start with one token, and rounding makes no two of them equal."""
     form = form_of(op)
     tokens = curve.tokens_of(form, form.cases[0][1])
     assert len(tokens) == curve.POINTS and tokens[0] == 1, tokens
@@ -68,6 +69,7 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
+    """If single tokens cannot be compared, the CSV file says "not compared". A difference is "FAIL"."""
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

@@ -65,6 +65,10 @@ def measurement(case, copy, rounds, results, device, alone) -> Measurement:
 
 
 def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkeypatch, tmp_path, capsys):
+    """`bench.py` writes the results of each op before it measures the next op.
+
+    After SIGTERM, it finishes the current case, lists the remaining cases as left out, and writes its plots.
+    """
     seen = []
 
     def measure(case, *rest):
@@ -96,6 +100,8 @@ def test_an_op_that_is_none(program, monkeypatch, tmp_path):
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
+    """If the measurement of overheads fails after the last op, results.csv contains the results of all ops."""
+
     def fail(*_):
         raise RuntimeError("a fresh process failed")
 
@@ -133,6 +139,7 @@ def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
 
 
 def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
+    """Goals for shapes that `--quick` skips are "not measured"."""
     monkeypatch.setattr(bench, "measure", measurement)
     assert run(bench, monkeypatch, tmp_path, "--only", "rms_norm", "--quick") == 0
     met = {line["goal"]: line["met"] for line in lines_of(tmp_path / "goals.csv")}
@@ -179,6 +186,8 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
 def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
+    """`attention.py` exits with 1 if oxiwarp's result is NaN, missing, or less accurate than the baseline."""
+
     def measure(case, rounds, error=0.9e-3):
         errors = {"oxiwarp": error, "cuDNN": 1e-3}
         row = partial(attention.Row, case.what, "1", us=1.0, low_us=1.0, high_us=1.0, tflops=1.0, of_cudnn=1.0)
@@ -202,6 +211,7 @@ def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
+    """After SIGTERM, `exactness.py` writes the completed comparisons and names the ops that it skipped."""
     monkeypatch.setattr(exactness, "has_ours", lambda form: True)
     asked = []
 
@@ -222,6 +232,8 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
+    """`curve.py` reports a failed op and an op that exceeds the memory. It keeps all measured points."""
+
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):
             elements = tokens * (10 if form.op == "silu" else 5000)

@@ -77,6 +77,7 @@ def test_chain_has_the_bits_of_the_models_own_classes(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS, ids=name)
 def test_ours_is_right(form):
+    """oxiwarp's result has the shape of the eager chain's result, and a similar error, in every mode."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     inputs = inputs_of(form, torch.bfloat16)
@@ -98,6 +99,7 @@ def test_alone():
 
 
 def test_a_wrong_formula_is_found():
+    """The accuracy check rejects a chain with a slightly wrong scale and a result of NaN."""
     form = next(form for form in FORMS if form.op == "ada_norm")
     inputs = inputs_of(form, torch.bfloat16)
     right = run(form, form.eager, inputs)
@@ -112,6 +114,7 @@ def test_a_wrong_formula_is_found():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.chunked], ids=name)
 def test_reference_of_parts_is_that_of_the_whole(form, monkeypatch):
+    """The reference of a few tokens at a time equals the reference of all tokens."""
     inputs = inputs_of(form, torch.float32)
     whole = tuple_of(prepare(form, form.reference, inputs)())
     monkeypatch.setattr("forms.CHUNK", 3 * max(x.numel() for x in inputs.values()) // TOKENS)

@@ -33,6 +33,7 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
+    """The figure shows the difference from the unpatched model, the rounding error and the bound with equal scales."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text

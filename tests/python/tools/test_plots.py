@@ -79,6 +79,7 @@ def curve(folder):
 
 @pytest.mark.parametrize("draw", [family, lambda folder: family(folder, "modulation"), overview, curve])
 def test_nothing_is_covered(draw, folder):
+    """No legend covers a line, bar or mark."""
     assert_legends_cover_nothing(draw(folder))
 
 
@@ -121,12 +122,17 @@ def test_the_overview_marks_a_missing_baseline(folder):
 
 
 def test_an_overview_without_gaps_names_none(folder):
+    """If all baselines were measured, the legend of the overview has no entry for missing baselines."""
     lines = redraw.lines_of(folder / "results.csv")
     write(folder / "results.csv", RESULTS, [line.values() for line in lines if line["op"] != "softmax"])
     assert not any("not measured" in label for label in labels_of(overview(folder)))
 
 
 def test_the_curve_is_the_share_of_copy_by_family(folder):
+    """The curve plot shows bandwidth relative to a copy, with a panel for each family and a distinct line for each op.
+
+    A ring marks the points of tensors with more than 2^32 elements.
+    """
     figure = curve(folder)
     assert [axis.get_title() for axis in figure.axes] == list(FAMILIES)
     (losses,) = (axis for axis in figure.axes if axis.get_title() == "losses")

@@ -143,7 +143,7 @@ def show(results: list[Result], console: Any) -> None:
     profiled = [result for result in results if result.profile is not None]
     if profiled:
         table = Table(
-            "GPU time of a step, ms", "GEMM", "attention", "ours", "other", "kernels", "the longest of the other"
+            "GPU time of a step, ms", "GEMM", "attention", "oxiwarp", "other", "kernels", "longest other kernels"
         )
         for result in profiled:
             p = result.profile
