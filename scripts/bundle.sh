@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes dist/bundle: the tests and benchmarks of this checkout, for a machine with a GPU, python3 and torch. That
+# Makes dist/bundle: the tests and benchmarks of this checkout, for a machine with a GPU, python3 and torch. This
 # machine needs no Rust, network or checkout. `make bundle` builds the wheel first. PYTHON names a Python with pip.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -3,13 +3,13 @@
 #   ./run.sh test [pytest options]       the Rust test programs, then the Python tests; -n 6: six processes
 #   ./run.sh python [pytest options]     only the Python tests
 #   ./run.sh bench [bench.py options]    criterion, then oxiwarp compared with torch, Liger and QuACK
-#   ./run.sh bench-rust [bench options]  every op compared with a device copy, without Python packages; --op rope, --compare old.csv
+#   ./run.sh bench-rust [bench options]  every op compared with a copy; --op rope, --compare old.csv
 #   ./run.sh exactness [options]         the bits of every op compared with the models' classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh attention [options]         attention compared with torch's backends
 #   ./run.sh models [bench options]      whole models, unpatched, compiled and patched; --model flux
-#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each test of test-kernels (default: sm_90::)
-#   ./run.sh tune [rms_norm …]           launch configurations of every op, checked and timed; --seconds N (default: 110)
+#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each kernel test (default: sm_90::)
+#   ./run.sh tune [rms_norm …]           checks and times launch configurations; --seconds N (default: 110)
 #   ./run.sh demo [demo options]         a diffusers model, unpatched and patched
 # Logs and results go to $OUT (default: ./out). The exit code is 0 if every step passed.
 set -uo pipefail
@@ -76,8 +76,8 @@ count_lines() {
     done
 }
 
-# Runs one tool on all tests whose names contain the filter. A tool slows down only its own process, so each test
-# has a separate process. As many processes run at a time as there are cores.
+# Runs one tool on all tests whose names contain the filter. A tool slows down only its own process, so each
+# test has a separate process. As many processes run at a time as there are cores.
 sanitize() {
     local tool=$1 filter=$2 start=$SECONDS log=$out/sanitize-$1.log clean all
     export -f sanitize_test
