@@ -66,7 +66,7 @@ def test_no_symbols_of_the_driver():
 def test_kernel_info():
     """Every op with kernels has the same dtypes on each architecture, and an operator in `torch.ops.oxiwarp`.
 
-    Attention starts with sm_80. Kernels for only one GPU, such as sm_90a, exist only for some ops.
+    Attention kernels exist from sm_80 on. Kernels for only one GPU, such as sm_90a, exist only for some ops.
     """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
     kernels = {row for row in every if not row[2].endswith("a")}

@@ -25,7 +25,7 @@ class Workload:
     arguments: Callable[[nn.Module, bool, torch.device, torch.dtype], Arguments]
     """Creates the arguments of one step, with the same seeded values each time."""
     state: str = "hidden_states"
-    """Name of the argument that the next step replaces: the latents."""
+    """Name of the argument with the latents, which each step of a diffusion model updates."""
     sigma: float = 1000.0
     """Value of `timestep` at the first step, or 0 for a model without timesteps."""
     steps: int = 30
