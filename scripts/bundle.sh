@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes dist/bundle: all that a machine with a GPU, python3 and torch needs to test and measure this checkout, without Rust,
-# network or the checkout itself. `make bundle` builds the wheel first; PYTHON names a Python with pip.
+# Makes dist/bundle: the tests and benchmarks of this checkout, for a machine with a GPU, python3 and torch. This
+# machine needs no Rust, network or checkout. `make bundle` builds the wheel first. PYTHON names a Python with pip.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
@@ -22,8 +22,9 @@ cp "${wheel[0]}" "$bundle/wheels"
     --python-version 3.11 --implementation py --abi none --platform any \
     --dest "$bundle/wheels" --requirement scripts/bundle-wheels.txt
 
-# cargo names the programs in its messages: test "kernels" becomes bin/test-kernels, the unit tests of library "oxiwarp"
-# bin/test-oxiwarp, bench "kernels" bin/bench-kernels. A binary keeps its name: bin/bench, bin/tune.
+# Builds programs with cargo and copies them to bin/. cargo's messages name the files. Test "kernels" becomes
+# bin/test-kernels, the unit tests of library "oxiwarp" become bin/test-oxiwarp, and bench "kernels" becomes
+# bin/bench-kernels. A binary keeps its name: bin/bench, bin/tune.
 programs() {
     cargo "$@" --release --locked --quiet --message-format=json |
         "$python" -c '
@@ -44,7 +45,8 @@ programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernel
 programs test --no-run -p oxiwarp --lib
 programs test --no-run -p own-kernel --test l2_normalize
 
-# Every program holds all PTX: in one archive whose dictionary is larger than a program it is there once.
+# Every program contains all PTX. In one archive, xz stores the PTX only once, because its dictionary is larger
+# than a program.
 cp -r "$ptx" "$unpacked/ptx"
 "$python" -c '
 import lzma, sys, tarfile

@@ -1,8 +1,8 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs, and the
-SASS of each entry is compared: instructions, encodings and registers, with the data of its module. Names of symbols do
-not count, because module paths are part of them. An entry that has only another name in the second folder is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs. The
+script compares the SASS of each entry (instructions, encodings, registers) and the data of its module. It ignores
+symbol names, because they contain module paths. An entry with the same code and another name is "renamed".
 
 Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. Exits
 with 1 if the SASS of an entry changed or an entry has no counterpart, otherwise with 0. Needs ptxas, cuobjdump and
@@ -25,9 +25,9 @@ from ptx_checks import find_tool
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)$", re.M)
 ADDRESS = re.compile(r"/\*[0-9a-f]{4,}\*/")
-# Rust's mangled names: they hold the path of the module and a hash of the crate.
+# Rust's mangled names. They contain the path of the module and a hash of the crate.
 SYMBOL = re.compile(r"\b_(?:ZN|R)[\w$.]+")
-# Tables of a module: cuobjdump does not print them.
+# Tables of a module. They are read from the PTX, because cuobjdump does not print them.
 DATA = re.compile(r"^\s*(?:\.visible\s+)?\.(?:global|const)\s[^;]*;", re.M)
 REGISTERS = re.compile(r"Function properties for (\w+)\s.*?Used (\d+) registers", re.S)
 
@@ -41,14 +41,14 @@ class Code(NamedTuple):
 
 
 def normalised(text: str) -> str:
-    """The text with symbols numbered in the order in which they occur, and without the names of source files."""
+    """Replace symbols by numbers in their order of occurrence, and remove the names of source files."""
     numbers: dict[str, str] = {}
     text = re.sub(r"^\s*\.(?:file|loc)\s.*\n", "", text, flags=re.M)
     return SYMBOL.sub(lambda match: numbers.setdefault(match[0], f"symbol_{len(numbers)}"), text)
 
 
 def assemble(source: Path) -> dict[str, Code]:
-    """The code of each entry of a PTX file, assembled for the architecture that its folder names."""
+    """Assemble a PTX file for the architecture in its folder's name, and return the code of each entry."""
     ptxas, cuobjdump, nvdisasm = (find_tool(name) for name in ("ptxas", "cuobjdump", "nvdisasm"))
     if not ptxas or not cuobjdump or not nvdisasm:
         raise SystemExit(
@@ -67,8 +67,8 @@ def assemble(source: Path) -> dict[str, Code]:
     _, *functions = FUNCTION.split(dump)
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
-        # Two lines an instruction: its address, text and first half, then the second half of its 16 bytes.
-        # The lines of a module are padded to the longest.
+        # cuobjdump prints two lines per instruction: address, text and first half of the 16 bytes, then the second
+        # half. It pads the lines to the longest line of the module, so join the words with single spaces.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))
@@ -76,7 +76,7 @@ def assemble(source: Path) -> dict[str, Code]:
 
 
 class Comparison:
-    """What became of the entries of one file."""
+    """Differences between the entries of two versions of a file."""
 
     def __init__(self, before: dict[str, Code], after: dict[str, Code]) -> None:
         self.same = [name for name in before if before[name] == after.get(name)]
@@ -94,7 +94,7 @@ class Comparison:
         self.before, self.after = before, after
 
     def lines(self) -> list[str]:
-        """What to print: nothing for entries that are the same."""
+        """Return a line for each entry that differs."""
         figures = "{0.instructions} instructions, {0.registers} registers".format
         return [
             *(f"changed  {name}: {figures(self.before[name])} -> {figures(self.after[name])}" for name in self.changed),
@@ -105,7 +105,7 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison | None:
-    """The comparison of two files, or None if their texts differ in names of symbols at most."""
+    """Compare two files. Return None if their texts differ only in symbol names."""
     if before.exists() and after.exists() and normalised(before.read_text()) == normalised(after.read_text()):
         return None
     codes = [assemble(path) if path.exists() else {} for path in (before, after)]

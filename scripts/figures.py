@@ -31,7 +31,7 @@ NONE = "–"
 
 @cache
 def model(name: str) -> dict[str, Any]:
-    """Load the result of `python -m oxiwarp bench --model <name>`; variants by their name."""
+    """Load the results file of `python -m oxiwarp bench --model <name>`. Variants are a dictionary by name."""
     found: dict[str, Any] = json.loads((RUN / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
@@ -39,13 +39,13 @@ def model(name: str) -> dict[str, Any]:
 
 @cache
 def rows(name: str) -> list[dict[str, str]]:
-    """Load a CSV file of the run."""
+    """Load a CSV file of the benchmark run."""
     with (RUN / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a measured value with that many digits, or a dash if it was not measured."""
+    """Format a measured value with `digits` digits, or as a dash if it was not measured."""
     if value is None:
         return NONE
     return f"{value:.{max(0, digits - len(str(int(value))))}f}"
@@ -62,7 +62,7 @@ def faster(ours: float, theirs: float) -> str:
 
 
 def step_times() -> Iterator[str]:
-    """Mean milliseconds of a step, for the four models of README."""
+    """Yield the README's table: mean milliseconds of a step for four models."""
     columns = {
         "eager": "eager",
         "compiled": "`torch.compile`",
@@ -79,7 +79,7 @@ def step_times() -> Iterator[str]:
 
 
 def models() -> Iterator[str]:
-    """One table for each model: every variant, its times and how close its results are to the eager model's."""
+    """Yield one table for each model: every variant with its times and its agreement with the eager model."""
     for name in MODELS:
         found = model(name)
         variants = found["variants"]
@@ -116,7 +116,7 @@ def models() -> Iterator[str]:
 
 
 def attention() -> Iterator[str]:
-    """TFLOP/s of attention and of its baselines."""
+    """Yield the table of TFLOP/s of `oxiwarp.attention` and its baselines."""
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows("attention.csv"):
         cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
@@ -131,7 +131,7 @@ def attention() -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """One table for each operator: every shape, its time, its share of copy bandwidth and its baselines."""
+    """Yield one table for each operator: every shape with its time, its share of copy bandwidth and its baselines."""
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]
@@ -154,7 +154,7 @@ def kernels() -> Iterator[str]:
 
 
 def goals() -> Iterator[str]:
-    """What the benchmark checks, and whether it holds."""
+    """Yield the table of the benchmark's goals and whether each goal is met."""
     found = rows("goals.csv")
     missed = [row for row in found if row["met"] != "pass"]
     yield f"The run checks {len(found)} goals. It misses {len(missed)}:\n"
@@ -165,7 +165,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 def exactness() -> Iterator[str]:
-    """How many values have the bits of eager PyTorch: the worst shape of each operator, chain and mode."""
+    """Yield the table of bits that equal eager PyTorch, for the worst shape of each operator, chain and mode."""
     cases: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
     for row in rows("exactness.csv"):
         key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]

@@ -1,6 +1,7 @@
-"""Writes what README and docs show of the fusions: `python scripts/fused_chains.py`.
+"""Writes the tables of fusions and the reports of `patch` into README.md and docs: `python scripts/fused_chains.py`.
 
-`tests/python/tools/test_docs.py` fails if a page differs from the fusions.
+A fusion replaces a chain of torch calls with an oxiwarp operator. `tests/python/tools/test_docs.py` fails if a page is
+out of date.
 """
 
 import re
@@ -15,11 +16,11 @@ from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
-TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # what ends a family's name in the first sentence of its module
+TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # end of a family's name in the first sentence of its module docstring
 
 
 def chains() -> Iterator[str]:
-    """One table for each family of models: classes, chains with their operators, exactness in each mode."""
+    """Yield one table for each family of models: classes, chains with their operators, exactness in each mode."""
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"
@@ -38,7 +39,7 @@ def cells(fusion: Fusion) -> list[str]:
 
 
 def inductor() -> Iterator[str]:
-    """The operators whose chains Inductor runs, with the ratio of their times."""
+    """Yield the table of operators whose chains `patch` leaves to Inductor, with the ratio of their times."""
     yield from table(
         ["operator", "time of Inductor's kernel / time of oxiwarp's"],
         ([f"`{name}`", ratio] for name, ratio in INDUCTOR.items()),
@@ -46,7 +47,7 @@ def inductor() -> Iterator[str]:
 
 
 def ltx_report() -> Any:
-    """Patch a small LTX-Video transformer without memory and return the report."""
+    """Patch a small LTX-Video transformer on the meta device and return the report."""
     import diffusers
     import torch
 
@@ -58,12 +59,12 @@ def ltx_report() -> Any:
 
 
 def report() -> Iterator[str]:
-    """The whole report of the small model."""
+    """Yield the whole report of the small model."""
     yield f"```text\n{ltx_report()}\n```"
 
 
 def short_report() -> Iterator[str]:
-    """The summary and the classes of LTX-Video's own module that run kernels."""
+    """Yield the report's summary, and the classes of LTX-Video's module that run oxiwarp kernels."""
     report = ltx_report()
     labels = {row.label for row in report.rows if row.op != NO_KERNEL}
     summary, *lines = str(report).splitlines()

@@ -1,4 +1,4 @@
-"""Exits with 0 where there is a GPU that CUDA can use; otherwise prints why not, and exits with 1."""
+"""Exits with 0 if CUDA can use a GPU. Otherwise prints the reason and exits with 1."""
 
 import ctypes
 import sys
@@ -16,5 +16,5 @@ def reason_for_none() -> str | None:
 
 
 if reason := reason_for_none():
-    print(f"no GPU here, so nothing to measure: {reason}")
+    print(f"no GPU, nothing to measure: {reason}")
     sys.exit(1)

@@ -1,8 +1,8 @@
-"""Which versions of a library the fusions know: `python scripts/known_versions.py diffusers 0.40.0 0.42.1`.
+"""Prints which versions of a library the fusions support: `python scripts/known_versions.py diffusers 0.40.0 0.42.1`.
 
-Downloads the wheels, reads their sources without importing them, and compares the fingerprints of the functions that
-each fusion stands for. Prints, for each fusion, the versions that it knows, and for others which function differs and
-its fingerprint, to be read and added.
+Each fusion lists fingerprints of the functions whose source it replaces. The script downloads the wheels, reads their
+sources without importing them, and compares the fingerprints. If a version is not supported, it prints the first
+function that differs and its fingerprint. Read this function before you add the fingerprint to the fusion.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from oxiwarp.patching.fusions import FUSIONS, fingerprint_of
 
 
 def functions(wheel: Path, package: str) -> dict[str, dict[str, str]]:
-    """By module the source of its functions and of its classes' methods."""
+    """Return for each module of a wheel the source of its functions and methods, by name."""
     found = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -29,7 +29,7 @@ def functions(wheel: Path, package: str) -> dict[str, dict[str, str]]:
 
 
 def members(text: str):
-    """Name and source of every function and method of a module, decorators included."""
+    """Yield name and source of every function and method of a module, including decorators."""
     lines = text.splitlines(keepends=True)
 
     def source(node):
@@ -45,7 +45,7 @@ def members(text: str):
 
 
 def difference(fusion, module: str, cls: str, sources: dict[str, dict[str, str]], package: str) -> str | None:
-    """The first function that is not as known, with its fingerprint; None: all are known."""
+    """Return the first function with an unknown fingerprint, and this fingerprint. None if all are known."""
     for function, known in fusion.sources.items():
         owner, colon, name = function.rpartition(":")
         if owner and not owner.startswith(package):
@@ -58,7 +58,7 @@ def difference(fusion, module: str, cls: str, sources: dict[str, dict[str, str]]
 
 
 def report(package: str, version: str, sources: dict[str, dict[str, str]]) -> None:
-    """One line for each class that a fusion is for."""
+    """Print one line for each class that a fusion supports."""
     print(f"\n{package} {version}")
     for module, own in sources.items():
         for cls in sorted({name.split(".")[0] for name in own if "." in name}):
@@ -70,7 +70,7 @@ def report(package: str, version: str, sources: dict[str, dict[str, str]]) -> No
 
 
 def main() -> None:
-    """Download and report."""
+    """Download the wheels and print a report for each version."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("package")
     parser.add_argument("versions", nargs="+")

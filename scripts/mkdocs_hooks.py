@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: files outside of docs that pages link are copied into the site."""
+"""Hooks of the documentation site. They copy files outside of docs into the site if a page links to them."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ COPIED = "repository"
 
 
 def linked(docs: Path) -> set[str]:
-    """Return the paths, from the root of the repository, that pages link outside of docs."""
+    """Return the files outside of docs that pages link to, as paths relative to the repository's root."""
     return {match["path"] for page in docs.rglob("*.md") for match in LINK.finditer(page.read_text())}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the linked files. A Markdown file is copied as text, since its own links lead elsewhere."""
+    """Add the linked files to the site. Markdown is copied as text, because its relative links would be broken."""
     for path in sorted(linked(Path(config["docs_dir"]))):
         source = ROOT / path
         if source.is_file():

@@ -1,13 +1,13 @@
-"""Writes the lists of modules that name every op: `make lists`, after a file was added, renamed or removed.
+"""Writes the lists of modules in the sources. Run `make lists` after you add, rename or remove a file.
 
-- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, each a unit that `cuda_builder` compiles alone, and their
-  `KERNELS` for the CPU executor.
-- `host/src/ops/mod.rs`: the modules of the host, and the re-export of what is public in them.
+- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels and their `KERNELS` for the CPU executor. `cuda_builder`
+  compiles each module as a separate unit.
+- `host/src/ops/mod.rs`: the modules of the host, and the re-export of their public items.
 - `tests/kernels/<family>/mod.rs`: the modules of the tests, and the `TESTS` of each.
 - `py-bindings/python/oxiwarp/ops/__init__.py`: one import for each module that has public functions.
 
-Files are listed and not found by a macro, because rustfmt, rust-analyzer and mypy follow plain declarations only.
-`tests/python/tools/test_module_lists.py` fails where a list is stale.
+No macro generates these lists, because rustfmt, rust-analyzer and mypy follow only plain declarations.
+`tests/python/tools/test_module_lists.py` fails if a list is out of date.
 """
 
 import argparse
@@ -21,18 +21,18 @@ KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("
 PYTHON = Path("py-bindings/python/oxiwarp/ops")
 FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
 MADE = "// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file."
-# An op whose file starts with this is compiled for a GPU only: it has no kernels for the CPU executor.
+# A file with this attribute is compiled only for GPUs. Its op has no kernels for the CPU executor.
 GPU_ONLY = re.compile(r"^#!\[cfg\(target_feature = ", re.MULTILINE)
 IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)
 
 
 def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
-    """The files of a folder that are modules of their own, by name."""
+    """Return the module files of a folder, sorted by name."""
     return sorted(path for path in folder.glob(f"*{suffix}") if path.stem != "mod" and path.stem[0] != "_")
 
 
 def kernels(root: Path) -> str:
-    """Each op's module, whole or as the unit that is compiled."""
+    """Return the list of kernel modules. A build for the CPU compiles all modules, a PTX build only one unit."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     on_cpu = "".join(f"    {op.stem}::KERNELS,\n" for op in ops if not GPU_ONLY.search(op.read_text()))
@@ -47,7 +47,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
 
 
 def host(root: Path) -> str:
-    """Each op's module, and the re-export of its public items."""
+    """Return the list of the host's modules with the re-exports of their public items."""
     ops = [path.stem for path in modules(root / HOST)]
     public = [
         op
@@ -61,7 +61,7 @@ def host(root: Path) -> str:
 
 
 def tests(root: Path, family: str) -> str:
-    """The modules of a family of tests, under the first line that its list has."""
+    """Return the list of a family's test modules, after the first line of the existing list."""
     files = modules(root / TESTS / family)
     title = (root / TESTS / family / "mod.rs").read_text().split("\n")[0]
     with_tests = [path.stem for path in files if re.search(r"^pub const TESTS\b", path.read_text(), re.M)]
@@ -78,7 +78,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
 
 
 def has_functions(path: Path) -> bool:
-    """Whether a Python module names functions in its `__all__` that it defines."""
+    """Return whether the `__all__` of a Python module contains a function that the module defines."""
     body = ast.parse(path.read_text()).body
     named = [
         node.value for node in body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
@@ -88,14 +88,14 @@ def has_functions(path: Path) -> bool:
 
 
 def python(root: Path) -> str:
-    """The package's list, with the imports replaced."""
+    """Return the text of `ops/__init__.py` with updated imports."""
     imported = [path.stem for path in modules(root / PYTHON, ".py") if has_functions(path)]
     lines = "".join(f"from .{name} import *  # noqa: F403\n" for name in imported)
     return IMPORTS.sub(lines, (root / PYTHON / "__init__.py").read_text(), count=1)
 
 
 def lists(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every list, and what it is to say."""
+    """Yield the path of every list and its correct text."""
     yield root / KERNELS / "mod.rs", kernels(root)
     yield root / HOST / "mod.rs", host(root)
     for family in FAMILIES:
@@ -104,7 +104,7 @@ def lists(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Writes every list that is stale and says which."""
+    """Write every list that is out of date, and print its path."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for path, text in lists(ROOT):
         if path.read_text() != text:

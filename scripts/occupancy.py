@@ -2,10 +2,11 @@
 
     python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-For every bf16 kernel with `n` packs or vec4s per thread (`..._warp<n>`, `..._block<n>`, `..._cluster<n>`) it prints
-registers and spills by ptxas, threads of the largest block that its launch bounds allow, resident blocks and threads of
-an SM, and the bytes of one operand that these threads load before the first load arrives. How many bytes a memory needs
-is in docs/internals/launch-configuration.md. The script needs ptxas: py-bindings/requirements-ptx.txt.
+These are the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`, with `n` 16-byte packs or 8-byte vec4s
+per thread. The script prints registers and spills by ptxas, the maximum threads per block, and the resident blocks and
+threads of an SM. It also prints the bytes of one operand that these threads load before the first load arrives.
+docs/internals/launch-configuration.md explains how many bytes the memory needs. The script needs ptxas, see
+py-bindings/requirements-ptx.txt.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Draws passages of the repository's prose at random, to be read by somebody who has not seen the project.
+"""Prints random passages of the repository's prose, for a reader who has not seen the project.
 
     python scripts/passages.py --seed 1 [--rust 10] [--python 8] [--docs 8]
 
@@ -57,7 +57,7 @@ def python(path: Path, text: str) -> Iterator[Passage]:
 
 
 def markdown(path: Path, text: str) -> Iterator[Passage]:
-    """Yield each paragraph and list that no script wrote."""
+    """Yield each paragraph and list, except generated parts."""
     for paragraph in re.split(r"\n\s*\n", GENERATED.sub("", text)):
         if not re.match(r"\s*(#|\||<!--)", paragraph):
             yield str(path), paragraph.strip()
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True, help="a new number each time")
     for kind, number in (("rust", 10), ("python", 8), ("docs", 8)):
-        parser.add_argument(f"--{kind}", type=int, default=number, help=f"passages, default {number}")
+        parser.add_argument(f"--{kind}", type=int, default=number, help=f"number of passages (default: {number})")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     for kind in KINDS:

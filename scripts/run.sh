@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What a bundle runs on a machine with python3, torch and a driver; no Rust, network or checkout is needed.
-#   ./run.sh test [pytest options]       the Rust test programs, then the Python tests; -n 6: six at a time
-#   ./run.sh python [pytest options]     the Python tests alone
-#   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
-#   ./run.sh bench-rust [bench options]  every op beside a device copy, without Python packages; --op rope, --compare old.csv
-#   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
+# Runs a bundle's tests and benchmarks. They need python3, torch and a driver, but no Rust, network or checkout.
+#   ./run.sh test [pytest options]       the Rust test programs, then the Python tests; -n 6: six processes
+#   ./run.sh python [pytest options]     only the Python tests
+#   ./run.sh bench [bench.py options]    criterion, then oxiwarp compared with torch, Liger and QuACK
+#   ./run.sh bench-rust [bench options]  every op compared with a copy; --op rope, --compare old.csv
+#   ./run.sh exactness [options]         the bits of every op compared with the models' classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
-#   ./run.sh attention [options]         attention beside torch's backends
-#   ./run.sh models [bench options]      whole models, stock, compiled and patched; --model flux
-#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each test of test-kernels (default: sm_90::)
-#   ./run.sh tune [rms_norm …]           launch configurations of every op, checked and timed; --seconds N, else 110
-#   ./run.sh demo [demo options]         a diffusers model, stock and patched
-# Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
+#   ./run.sh attention [options]         attention compared with torch's backends
+#   ./run.sh models [bench options]      whole models, unpatched, compiled and patched; --model flux
+#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each kernel test (default: sm_90::)
+#   ./run.sh tune [rms_norm …]           checks and times launch configurations; --seconds N (default: 110)
+#   ./run.sh demo [demo options]         a diffusers model, unpatched and patched
+# Logs and results go to $OUT (default: ./out). The exit code is 0 if every step passed.
 set -uo pipefail
-unset CDPATH # with it, cd says where it went
+unset CDPATH # with CDPATH, cd prints its target
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 mkdir -p "${OUT:-out}" && out=$(cd "${OUT:-out}" && pwd) || exit 1
@@ -22,7 +22,7 @@ OXIWARP_COMMIT=$(cat "$here/COMMIT")
 export OXIWARP_COMMIT PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 failed=0
 
-# Runs a command with its output on the terminal and in a log, then says how it went.
+# Runs a command with its output on the terminal and in a log, then prints whether it succeeded.
 step() {
     local name=$1 start=$SECONDS code
     shift
@@ -36,22 +36,22 @@ step() {
     fi
 }
 
-# Unpacks the test programs and benchmarks, bin, and the PTX of every architecture, ptx.
+# Unpacks the test programs and benchmarks (bin), and the PTX of every architecture (ptx).
 programs() {
     "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="data")' \
         "$here/programs.tar.xz" "$work" || exit 1
 }
 
-# Puts the carried packages before the machine's own.
+# Puts the bundle's Python packages before the machine's packages.
 packages() {
     "$python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-compile --no-cache-dir \
         --target "$work/site" "$here"/wheels/*.whl || exit 1
     export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
 }
 
-# One test under one tool of compute-sanitizer: a line that says how it went, and a log where it did not go well. Errors that the
-# tests provoke on purpose (a module that does not load, no memory) are returned by the driver and are not faults of a kernel:
-# --report-api-errors no.
+# Runs one test under one tool of compute-sanitizer. Prints a line with the result, and keeps the log if the
+# test failed. `--report-api-errors no`: tests provoke driver errors on purpose (an invalid module, no memory).
+# These errors are not faults of a kernel.
 sanitize_test() {
     local tool=$1 test=$2 code log=$out/sanitize-$1-${2//::/-}.log
     timeout "${SANITIZE_SECONDS:-85}" compute-sanitizer --tool "$tool" --error-exitcode 99 --report-api-errors no \
@@ -66,7 +66,7 @@ sanitize_test() {
     fi
 }
 
-# Copies its input. Each line goes to stderr as well, with its number: progress.
+# Copies its input to stdout. Each line also goes to stderr with its number, to show the progress.
 count_lines() {
     local line number=0
     while IFS= read -r line; do
@@ -76,8 +76,8 @@ count_lines() {
     done
 }
 
-# One tool over all tests whose names have the filter in them. A tool slows a process down, not those beside it: each test has its
-# own, one for each core.
+# Runs one tool on all tests whose names contain the filter. A tool slows down only its own process, so each
+# test has a separate process. As many processes run at a time as there are cores.
 sanitize() {
     local tool=$1 filter=$2 start=$SECONDS log=$out/sanitize-$1.log clean all
     export -f sanitize_test
@@ -94,7 +94,7 @@ sanitize() {
 
 command=${1:-}
 [ $# -eq 0 ] || shift
-# Plugins that happen to be on the machine stay out; the one that runs tests side by side is carried.
+# Disables the machine's pytest plugins. The bundle contains xdist, which runs tests in parallel.
 pytests() {
     OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python \
         "$python" -m pytest -p xdist.plugin "$here/tests/python" "$@"

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Print how the files and folders of the Rust crates depend on each other, and which do so in a cycle.
+"""Print the dependencies between the files and folders of each Rust crate, and the cycles among them.
 
 File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. A re-exported name
 counts for the file that defines it. These are not dependencies:
 
 - `mod b;`: a parent may declare a child without using it;
-- what unit tests name: `mod tests` in a file, and files declared with `#[cfg(test)]`;
-- calls of methods, and names from `use other::*`: to find these, the types of the program would be needed.
+- names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`;
+- calls of methods, and names from `use other::*`, because the script does not analyse types.
 
-`x/mod.rs`, and `x.rs` beside a folder `x`, belong to the folder `x`. `lib.rs` and `main.rs` are above all folders.
+`x/mod.rs`, and `x.rs` next to a folder `x`, belong to the folder `x`. `lib.rs` and `main.rs` are above all folders.
 
-Why a script: `cargo modules dependencies --acyclic` knows the types, but it depends on rust-analyzer, which takes
-long to compile. It reads one backend of cuda-std at a time, knows modules and not folders, and has no list of allowed
-cycles.
+`cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on rust-analyzer, which takes
+long to compile. It reads only one backend of cuda-std, has no folders, and does not support permitted cycles.
 """
 
 import argparse
@@ -43,7 +42,7 @@ MOD = re.compile(ATTRIBUTES + VISIBILITY + r"\bmod\s+(?P<name>\w+)\s*;")
 USE = re.compile(ATTRIBUTES + VISIBILITY + r"\buse\s+(?P<tree>[^;]+);")
 INLINE = re.compile(r"\bmod\s+(\w+)\s*\{")
 PATH = re.compile(r"(?<![\w:.])\$?[a-z_]\w*(?:\s*::\s*\w+)+")
-# A comment, a string, or a character; a lifetime is none of these.
+# Matches a comment, a string or a character, but not a lifetime such as 'a.
 BLANK = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r"|\b[bc]?r(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:\\.|[^\"\\])*\""
@@ -53,12 +52,12 @@ BLANK = re.compile(
 
 
 def masked(text: str) -> str:
-    """The text with spaces in place of comments and literals; lengths and lines stay."""
+    """Replace comments and literals by spaces. Positions and line numbers do not change."""
     return BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
-    """The paths of a use tree, with the alias of each; the last segment may be `*` or `self`."""
+    """Yield each path of a use tree with its alias or None. The last segment may be `*` or `self`."""
     tree, prefix = tree.strip(), []
     while not tree.startswith("{"):
         match = re.match(r"(?:::)?\s*(\$?\w+|\*)\s*(::)?\s*", tree)
@@ -82,7 +81,7 @@ def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
 
 @dataclass
 class File:
-    """A source file; paths are relative to the folder of the crate's root."""
+    """A source file. Its path is relative to the folder of the crate's root file."""
 
     path: str
     module: Module
@@ -100,11 +99,11 @@ class File:
             self.inline.append((match.end(), end, match[1]))
 
     def inside(self, at: int) -> Module:
-        """The modules of this file that position `at` is in, outermost first."""
+        """Return the inline modules that contain position `at`, outermost first."""
         return tuple(name for start, end, name in self.inline if start <= at < end)
 
     def uses(self) -> Iterator[tuple[re.Match, list[str], str | None]]:
-        """Each path of each `use` declaration outside unit tests."""
+        """Yield each path of each `use` declaration outside of unit tests."""
         for match in USE.finditer(self.mask):
             if "tests" not in self.inside(match.start("tree")):
                 for path, alias in leaves(match["tree"]):
@@ -112,7 +111,7 @@ class File:
 
 
 class Crate:
-    """The files of a crate, found by its `mod` declarations."""
+    """The files of a crate. The script finds them by `mod` declarations."""
 
     def __init__(self, root: Path):
         self.folder = root.parent
@@ -138,7 +137,7 @@ class Crate:
                 self.add(str(child), (*module, name), child.name == "mod.rs" or bool(given))
 
     def resolve(self, file: File, at: int, path: list[str]) -> Module | None:
-        """The path from the root of the crate, or None if it is of another crate or of a local name."""
+        """Return the path from the crate's root, or None for a path into another crate or a local name."""
         first = path[0]
         if first in ("crate", "$crate"):
             return tuple(path[1:])
@@ -149,7 +148,7 @@ class Crate:
         return file.module + tuple(path) if first in file.children else None
 
     def reexports(self) -> Iterator[tuple[Module, Module]]:
-        """Each re-exported name, and the path behind it."""
+        """Yield each re-exported name and the path that it refers to."""
         for file in self.files.values():
             for match, path, alias in file.uses():
                 if match["public"] and path[-1] not in ("*", "self") and not file.inside(match.start("tree")):
@@ -159,8 +158,8 @@ class Crate:
                         yield name, found
 
     def definition(self, path: Module) -> Module:
-        """The path of what a re-exported name stands for."""
-        for _ in range(8):  # more re-exports of one name would be a cycle
+        """Return the path of the item that a re-exported name refers to."""
+        for _ in range(8):  # a longer sequence of re-exports would be a cycle
             for end in range(len(path), 0, -1):
                 if path[:end] in self.defined and path[:end] not in self.modules:
                     path = self.defined[path[:end]] + path[end:]
@@ -168,7 +167,7 @@ class Crate:
         return path
 
     def names(self, file: File) -> Iterator[Module]:
-        """The path of every item and module of the crate that a file names."""
+        """Yield the path of every item and module of the crate that a file names."""
         imported, uses = {}, []
         for match, path, alias in file.uses():
             uses.append(range(*match.span()))
@@ -189,7 +188,7 @@ class Crate:
                 yield found
 
     def dependencies(self) -> Graph:
-        """The files that each file depends on."""
+        """Return the files that each file depends on."""
         graph: Graph = {path: set() for path in self.files}
         for file in self.files.values():
             for path in map(self.definition, self.names(file)):
@@ -197,20 +196,20 @@ class Crate:
                 if module == path and path == file.module[: len(path)]:
                     continue  # an ancestor itself, as in `super::other`
                 common = {target: common_length(file.path, target) for target in self.modules[module]}
-                # Of a module with a file for each backend, a file of a backend means its own.
+                # If a module has one file per backend, a file of a backend refers to the same backend.
                 graph[file.path] |= {target for target in common if common[target] == max(common.values())}
             graph[file.path].discard(file.path)
         return graph
 
 
 def common_length(path: str, other: str) -> int:
-    """How many folders two paths have in common."""
+    """Return the number of leading folders that two paths have in common."""
     pairs = list(zip(Path(path).parent.parts, Path(other).parent.parts, strict=False))
     return next((at for at, (a, b) in enumerate(pairs) if a != b), len(pairs))
 
 
 def folder_graph(files: Graph) -> Graph:
-    """The folders that each folder depends on."""
+    """Return the folders that each folder depends on."""
     parents = {str(Path(path).parent) for path in files}
 
     def folder(path: str) -> str:
@@ -224,7 +223,7 @@ def folder_graph(files: Graph) -> Graph:
 
 
 def components(graph: Graph) -> list[list[str]]:
-    """Strongly connected components, dependencies first (Tarjan's algorithm)."""
+    """Return the strongly connected components, dependencies first (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -250,13 +249,13 @@ def components(graph: Graph) -> list[list[str]]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """The components of more than one member."""
+    """Return the strongly connected components with more than one member."""
     return [component for component in components(graph) if len(component) > 1]
 
 
 @cache
 def dependencies(crate: str) -> Graph:
-    """The files that each file of a crate depends on; paths are relative to the folder of its root."""
+    """Return the files that each file of a crate depends on. Paths are relative to the folder of its root file."""
     return Crate(CHECKOUT / CRATES[crate]).dependencies()
 
 
@@ -280,7 +279,7 @@ def report(crate: str, with_files: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the dependencies of files and folders of the Rust crates.")
-    parser.add_argument("crates", nargs="*", metavar="crate", help=f"one of {', '.join(CRATES)}; all without one")
+    parser.add_argument("crates", nargs="*", metavar="crate", help=f"one of {', '.join(CRATES)}; default: all")
     parser.add_argument("--files", action="store_true", help="print the dependencies of each file, too")
     arguments = parser.parse_args()
     if unknown := set(arguments.crates) - set(CRATES):

@@ -211,11 +211,11 @@ def write(path: Path, kind: type, rows: Sequence[Any]) -> None:
 def main() -> int:
     """Measure all cases, print a table and mark wrong results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each provider")
+    parser.add_argument("--rounds", type=int, default=15, help="timed rounds; each round has every provider once")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("attention.py measures a GPU, and there is none")
+        print("attention: no CUDA device: nothing measured")
         return 0
     facts, out = begin(options.out)
     torch.manual_seed(0)

@@ -92,7 +92,7 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     """Compare and time both for one size, with rotated inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    torch.full_like(first["q"], torch.nan)  # freed at once, so the result's block has NaN
+    torch.full_like(first["q"], torch.nan)  # freed at once, so that the allocator gives the result a block full of NaN
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
     device = first["q"].device
@@ -146,7 +146,7 @@ def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> Non
 def adopt(folder: Path) -> None:
     """Replace the GPU's measurement in the package's table by the one in a folder."""
     names: dict[str, Any] = {}
-    exec(TABLE.read_text(), names)  # an import would load the installed package's
+    exec(TABLE.read_text(), names)  # an import would load the table of the installed package
     said, table = read(folder)
     capability = said.pop("capability")
     write(names["MEASURED"] | {capability: said}, names["FASTER"] | {capability: table})
@@ -155,7 +155,7 @@ def adopt(folder: Path) -> None:
 def show(rows: list[Row]) -> None:
     """Print the ratios, with a line for queries and heads and a column for keys."""
     for kind, by_keys in by_kind(rows).items():
-        print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's")
+        print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
         for queries, (batches, heads) in product(QUERIES, HEADS):
             size = queries, queries * batches * heads
@@ -173,15 +173,15 @@ def sweep(rounds: int) -> Iterator[Row]:
 def main() -> int:
     """Measure and write the results, or write the table from existing results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each provider")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds; each round has oxiwarp and torch once")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
-    parser.add_argument("--from", type=Path, default=None, dest="source", help="results: write the package's table")
+    parser.add_argument("--from", type=Path, default=None, dest="source", help="results for the package's table")
     options = parser.parse_args()
     if options.source is not None:
         adopt(options.source)
         return 0
     if not torch.cuda.is_available():
-        print("attention_table.py measures a GPU, and there is none")
+        print("attention_table: no CUDA device: nothing measured")
         return 0
     facts, out = begin(options.out)
     torch.manual_seed(0)

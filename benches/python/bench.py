@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one shape of each op, few rounds: to see that it works")
-    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops, no overheads")
-    parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 25, quick: 8)")
+    parser.add_argument("--quick", action="store_true", help="one shape per op and few rounds, to test bench.py")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these, no overheads")
+    parser.add_argument("--rounds", type=int, default=None, help="timed rounds (default: 25, quick: 8)")
     parser.add_argument(
-        "--alone", action="store_true", help="oxiwarp and copies, no peers: to compare two builds of it"
+        "--alone", action="store_true", help="only oxiwarp and the copy, to compare two builds of oxiwarp"
     )
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
@@ -125,7 +125,7 @@ def measure(
     for name, provider in chains.items():
         try:
             turns[name] = capture(partial(prepare, form, provider), sets, calls)
-        except Exception as failure:  # as above
+        except Exception as failure:  # continue if a provider cannot be captured
             text = f"{form.op} {model}, {name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
             (results.wrong if is_ours(name) else results.dropped).append(text)
@@ -179,7 +179,7 @@ def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
     """Measure the overhead per call, the import time and the first calls."""
     from overhead import first_call_seconds, import_seconds, per_call
 
-    say("cost of a call")
+    say("overhead per call")
     results.per_call = per_call(5 if options.quick else 15)
     say("import and first calls, in fresh processes")
     results.import_seconds = import_seconds(1 if options.quick else 3)

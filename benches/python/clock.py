@@ -33,4 +33,4 @@ class Clock:
 
 def add_seconds(parser: argparse.ArgumentParser) -> None:
     """Add the option `--seconds`."""
-    parser.add_argument("--seconds", type=float, default=None, help="begin nothing after so many; the rest is left out")
+    parser.add_argument("--seconds", type=float, default=None, help="time limit; the remaining cases are skipped")

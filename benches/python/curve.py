@@ -1,13 +1,14 @@
-"""Cost grows with bytes: the time of every op from one token to more than 2^32 elements, on a GPU.
+"""Times every op on a GPU for increasing sizes, from one token to tensors of more than 2^32 elements.
 
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-For each op one model's width, with more and more tokens. Beside it an element-wise kernel that moves the same bytes,
-and a line for the bytes over the bandwidth of a large copy. A call whose tensors are smaller than the L2 cache finds
-them there after the first replays: what it costs there is latency. The first, the middle and the last token of each
-result are compared with calls on these alone, which a 32-bit offset would not survive; of an op whose tokens depend on
-each other it says "not compared". Writes curve.csv as it goes, and curve.png: the share of
-the copy's bandwidth against bytes, a panel for each family of ops.
+Each op has the width of one model. The baselines are an element-wise kernel that moves the same bytes, and the time
+that these bytes take at the bandwidth of a large copy. Tensors smaller than the L2 cache stay there after the first
+replays, so the time of small calls is latency.
+
+To detect overflows of 32-bit offsets, the program compares the first, the middle and the last token of each result
+with calls on one token. If tokens depend on each other, it prints "not compared". It updates curve.csv after each
+point. It also writes curve.png: bandwidth relative to a copy against bytes, with a panel for each family of ops.
 """
 
 import argparse
@@ -30,9 +31,9 @@ from providers import has_ours
 from timing import calls_for, capture, copy_turn, race, sets_for
 
 POINTS = 12
-SETS = 64  # of inputs, at most
+SETS = 64  # maximum sets of inputs
 ROUNDS = 5
-ROOM = 0.9  # of the free memory, for one set of inputs and its results
+ROOM = 0.9  # maximum fraction of the free memory for one set of inputs and its results
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,18 @@ class Point:
     bytes: int
     us: float
     kernel_us: float
-    """Of an element-wise kernel that moves the same bytes."""
+    """Microseconds of an element-wise kernel that moves the same bytes."""
     alone: bool | None
-    """Whether tokens, the last among them, have the bits of calls on them alone; None: not compared."""
+    """Whether three tokens, including the last one, equal calls on one token. None if they were not compared."""
 
     @property
     def verdict(self) -> str:
-        """On that."""
+        """Result of the comparison of single tokens, as text."""
         return {True: "same bits", False: "FAIL", None: "not compared"}[self.alone]
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
-    """From 1 to past `ELEMENTS`, in equal factors."""
+    """Return the numbers of tokens, from 1 until a tensor has more than `ELEMENTS` elements, in equal factors."""
     single = form.inputs(Source(torch.device("cpu")), (1, 1, *shape[2:]))
     most = ELEMENTS // max(x.numel() for x in single.values()) + 1
     steps = (most ** (at / (POINTS - 1)) for at in range(POINTS))
@@ -69,7 +70,7 @@ def _grained(tokens: int, grains: tuple[int, ...]) -> int:
 
 
 def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool | None:
-    """Have the first token, one in the middle and the last one the bits of calls on them alone? None: not compared."""
+    """Return whether the first, the middle and the last token equal calls on one token. None: not compared."""
     if not form.chunked and form.token is None:
         return None
     ours = form.call(form.modes[0])
@@ -88,12 +89,12 @@ def _token(x: torch.Tensor, tokens: int, at: int) -> torch.Tensor:
 
 
 def points_of(form: Form, device: torch.device) -> Iterator[Point]:
-    """One op's curve, as far as the memory reaches."""
+    """Yield the points of one op, up to the largest size that fits into the memory."""
     _, shape = form.cases[0]
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        if 2 * per_token * tokens > room:  # the results of a call before the graph's, and the graph's
+        if 2 * per_token * tokens > room:  # results of one call before the capture, and results in the graph
             return
         torch.cuda.empty_cache()
         make = partial(form.inputs, source, (1, tokens, *shape[2:]))
@@ -114,7 +115,10 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
 
 
 def kernel_us(moved: int, device: torch.device) -> float:
-    """Time of torch.neg on so large a tensor that it moves `moved` bytes; a copy in a graph would be no kernel."""
+    """Return the time of `torch.neg` on a tensor for which it moves `moved` bytes.
+
+    `copy_` would become a copy node in the graph, which is not a kernel.
+    """
     size = max(1, moved // 2 // DTYPE.itemsize)
     count = max(1, min(SETS, math.ceil(2**28 / moved)))
     sets = [{"x": torch.randn(size, device=device, dtype=DTYPE)} for _ in range(count)]
@@ -123,7 +127,7 @@ def kernel_us(moved: int, device: torch.device) -> float:
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """GB/s of a large device-to-device copy."""
+    """Return the bandwidth of a large device-to-device copy in GB/s."""
     turn, copied = copy_turn(device)
     return copied / race({"copy": turn}, ROUNDS)["copy"].median / 1e3
 
@@ -132,14 +136,14 @@ COLUMNS = ("op", "tokens", "elements", "bytes", "us", "gb_per_s", "of_copy", "sa
 
 
 def fields_of(p: Point, copy: float) -> tuple[object, ...]:
-    """Its line of the CSV."""
+    """Return the fields of a point's line in the CSV file. `copy` is the copy bandwidth in GB/s."""
     rate = p.bytes / p.us / 1e3
     figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
     return (p.op, p.tokens, p.elements, p.bytes, *figures, p.verdict)
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:
-    """Every point, and a line for each op that fails to run, that there is no time for or that no memory holds."""
+    """Yield every point, and a message for each op that fails, or that time or memory does not suffice for."""
     for op in OPS:
         form = next(form for form in selected([op]) if form.timed)
         if form.backward or not has_ours(form) or (only is not None and op not in only):
@@ -151,16 +155,16 @@ def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iter
                 largest = point.elements
                 if clock.is_over:
                     break
-        except Exception as error:  # one op that does not run must not hide the others
+        except Exception as error:  # continue with the other ops
             yield f"FAIL {op}: {type(error).__name__}: {error}"
         if largest <= ELEMENTS:
             yield f"{op}: {'no time' if clock.is_over else 'no memory'} beyond {largest} elements"
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure all ops, print the points and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these ops")
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
@@ -171,7 +175,7 @@ def main() -> int:
     clock, device, points, failed = Clock(options.seconds), torch.device("cuda"), list[Point](), 0
     facts, folder = begin(options.out)
     copy = copy_bandwidth(device)
-    gc.freeze()  # what is there by now is not searched for garbage before each graph
+    gc.freeze()  # exclude existing objects from the garbage collection before each capture
     with torch.no_grad(), (folder / "curve.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)

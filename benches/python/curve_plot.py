@@ -1,4 +1,4 @@
-"""The plot of a curve: the share of copy bandwidth against bytes, a panel for each family of ops."""
+"""Draws the plot of curve.py: bandwidth relative to a copy against bytes, with a panel for each family of ops."""
 
 import math
 from collections import defaultdict
@@ -11,12 +11,12 @@ from ops import FAMILIES, FAMILY_OF
 
 from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILLION
 
-ELEMENTS = 2**32  # of a tensor, from which on an offset needs more than 32 bits
+ELEMENTS = 2**32  # a tensor with more elements needs offsets of more than 32 bits
 COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
-# An op has the colour and the marker of its number: the pairs of the first 35 numbers differ.
+# The number of an op selects its colour and its marker. The pairs of the first 35 ops differ.
 COLUMNS = 3
-BINS = 2  # to a factor of ten of bytes, for the element-wise kernel
+BINS = 2  # per factor of ten in bytes, for the element-wise kernel
 FLOOR = "element-wise kernel that moves the same bytes"
 
 
@@ -31,7 +31,7 @@ class Point(Protocol):
 
 
 def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
-    """Draws and writes it. Returns what to say about it."""
+    """Draw the plot and write it to a file. Return a message about the result."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -41,7 +41,7 @@ def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
 
 
 def draw(points: Sequence[Point], copy: float, title: str) -> Any:
-    """A panel for each family, a line for each op. `copy`: GB/s of a large copy."""
+    """Draw a panel for each family with a line for each op. `copy` is the bandwidth of a large copy in GB/s."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -97,7 +97,7 @@ def _share(moved: float, us: float, copy: float) -> float:
 
 
 def _floor(points: Iterable[Point], copy: float) -> list[tuple[float, float]]:
-    """Bytes and share of the element-wise kernel, which does not depend on the op: the median for like sizes."""
+    """Return bytes and relative bandwidth of the element-wise kernel, as medians over similar sizes of all ops."""
     bins = defaultdict[int, list[Point]](list)
     for p in points:
         bins[round(BINS * math.log10(p.bytes))].append(p)

@@ -1,11 +1,11 @@
-"""How exact each op is: its bits beside those of the models' own classes, on this GPU and this torch.
+"""Compares the bits of each op with the eager modules of the models, on this GPU and with this torch.
 
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
-else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
-and exactness.md. `scripts/figures.py` makes the table of docs/reference/exactness.md from the CSV file. The exit code
-is 1 if an operator claims bit-exactness and does not reach it.
+For every op, mode, dtype and model, it runs oxiwarp and the eager module on the same random inputs and counts equal
+elements. The module comes from diffusers or transformers. If they are not installed, an equal chain of torch calls
+replaces it. The program writes exactness.csv and exactness.md. `scripts/figures.py` makes the table of
+docs/reference/exactness.md from the CSV file. The exit code is 1 if an operator claims bit-exactness and differs.
 """
 
 import argparse
@@ -26,27 +26,26 @@ from providers import has_ours
 
 INTRODUCTION = """# Exactness
 
-What an op guarantees, in each mode, beside the model's own PyTorch in eager mode on a GPU:
+Each op guarantees one of these relations to the model's PyTorch code in eager mode on a GPU. It depends on the mode.
 
-- **bit-exact**: the same bits, all of them. **FAIL** says that this was not met.
-- **same roundings**: the same casts at the same places, but sums in another order.
-- **one rounding**: float32 inside and one cast at the end of a chain. That is closer to the true value than eager, and
-  different from it.
+- **bit-exact**: all bits are equal. **FAIL** marks a case in which they differ.
+- **same roundings**: the same casts in the same places, but sums in another order.
+- **one rounding**: the chain is computed in float32, with one cast at the end. The result is closer to the true value
+  than the result of eager mode.
 
-Bits are those of torch 2.11. Norms have them in aligned rows whose columns are divisible by 4, and the RMSNorm of
-`ada_norm`, `gated_residual_ada_norm` and Mochi's ops below 8192 columns: every model named here is within that. GELU
-(erf) follows the torch that is installed, whose bits differ from CUDA 13.2 on.
+Bit-exact means equal to torch 2.11. Norms are bit-exact for aligned rows whose number of columns is divisible by 4. The
+RMSNorm of `ada_norm`, `gated_residual_ada_norm` and Mochi's ops is bit-exact below 8192 columns. Every model in the
+table meets these conditions. GELU (erf) follows the installed torch, whose bits change with CUDA 13.2.
 
-Each cell is the share of elements with the bits of eager and, where that is not all of them, the largest distance in
-units in the last place (ulp); the worst of the shapes of the models that the row names. Inputs are random. A distance
-of many units is an element near zero, a difference of larger numbers; where one rounding is the guarantee, no distance
-is given for that reason.
+Each cell shows the share of elements with equal bits. If some bits differ, it also shows the largest distance in units
+in the last place (ulp). The cell is the worst case of all shapes of the row's models. Inputs are random. Large
+distances occur at elements near zero, where larger numbers cancel. For this reason, "one rounding" has no distance.
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """One op for one model in one mode and dtype."""
+    """Result of the comparison of one op for one model in one mode and dtype."""
 
     form: Form
     mode: str
@@ -57,26 +56,26 @@ class Row:
     equal: float
     """Share of elements with equal bits."""
     ulps: int
-    """The largest distance."""
+    """Largest distance in units in the last place."""
 
     @property
     def claim(self) -> str:
-        """What the op guarantees."""
+        """Guarantee of the op in this mode, for example "bit-exact"."""
         return self.form.claims[self.mode]
 
     @property
     def failed(self) -> bool:
-        """Bits were promised."""
+        """Whether the op claims bit-exactness and differs from eager."""
         return self.claim == BIT_EXACT and self.equal < 1
 
     @property
     def cell(self) -> str:
-        """For the table."""
+        """Text of the result in the table."""
         return cell(self.equal, self.ulps, self.claim)
 
 
 def distance(ours: Result, eager: Result) -> tuple[float, int]:
-    """The share of elements with equal bits, and the largest distance in units in the last place, over all outputs."""
+    """Return the share of elements with equal bits and the largest distance in units in the last place."""
     integers = {2: torch.int16, 4: torch.int32}
     equal = total = furthest = 0
     for y, own in zip(tuple_of(ours), tuple_of(eager), strict=True):
@@ -91,14 +90,14 @@ def distance(ours: Result, eager: Result) -> tuple[float, int]:
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Integers in the order of the values that these bits are: both zeros become 0."""
+    """Map the bits of floating-point values to integers in the order of the values. Both zeros become 0."""
     lowest = torch.iinfo(bits.dtype).min
     wide = bits.long()
     return torch.where(wide < 0, lowest - wide, wide)
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """The eager result, and whose: of the model's own classes where they can be imported."""
+    """Return the eager result and its source: the model's class if it can be imported, otherwise the chain."""
     if form.real is not None:
         try:
             return form.real(**inputs), "classes"
@@ -108,7 +107,7 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Every model and mode of a form in one dtype; `most` tokens."""
+    """Compare every model and mode of a form in one dtype, with at most `most` tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])
@@ -117,14 +116,14 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
         own, against = own_result(form, inputs)
         for mode in form.modes:
             ours = tuple_of(form.call(mode)(**inputs))
-            if form.claims[mode] == ONE_ROUNDING:  # which may be to another dtype than eager's
+            if form.claims[mode] == ONE_ROUNDING:  # the result may have another dtype than eager's
                 own = tuple(right.to(y.dtype) for y, right in zip(ours, tuple_of(own), strict=True))
             equal, ulps = distance(ours, own)
             yield Row(form, mode, model, shape, str(dtype).removeprefix("torch."), against, equal, ulps)
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
-    """Every row, and a line for each op that is not there, that fails to run or that there is no time for."""
+    """Yield every row, and a message for each op that is missing in this build, fails, or was skipped for time."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:
@@ -139,7 +138,7 @@ def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iter
         for dtype in form.dtypes:
             try:
                 yield from rows_of(form, device, dtype)
-            except Exception as error:  # one op that does not run must not hide the others
+            except Exception as error:  # continue with the other ops
                 yield f"FAIL {form.op} ({form.chain}), {dtype}: {type(error).__name__}: {error}"
             torch.cuda.empty_cache()
 
@@ -148,14 +147,14 @@ COLUMNS = ("op", "mode", "chain", "model", "shape", "dtype", "against", "guarant
 
 
 def fields_of(row: Row) -> tuple[object, ...]:
-    """Its line of the CSV."""
+    """Return the fields of a row's line in the CSV file."""
     shape = "x".join(map(str, row.shape))
     where = (row.form.op, row.mode, row.form.chain, row.model, shape, row.dtype, row.against)
     return (*where, row.claim, f"{row.equal:.9f}", row.ulps, "FAIL" if row.failed else "yes")
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
-    """The page: an introduction and a table with a line for each op, chain and mode."""
+    """Return a Markdown page with an introduction and a table, which has a line for each op, chain and mode."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
     dtypes = ("bfloat16", "float16", "float32")
     text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]
@@ -174,9 +173,9 @@ def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Compare, print, write."""
+    """Compare all ops, print the results and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these ops")
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
@@ -203,7 +202,7 @@ def main() -> int:
     (folder / "exactness.md").write_text(markdown(rows, lines, facts))
     print((folder / "exactness.md").read_text())
     failed = [row for row in rows if row.failed]
-    print(f"{len(rows)} cases, {len(failed)} that promise bits and do not keep it; results: {folder}")
+    print(f"{len(rows)} cases, {len(failed)} bit-exact claims that do not hold; results: {folder}")
     return 1 if failed or any(line.startswith("FAIL") for line in lines) else 0
 
 

@@ -1,6 +1,7 @@
-"""Plots of a run: one for each family of ops, and one over all of them.
+"""Draws the plots of a run: one for each family of ops, and an overview of all ops.
 
-Colours are Okabe and Ito's. Hatches and markers differ too, and a mark stands where a baseline was not measured.
+Colours are from the palette of Okabe and Ito. Bars also differ in hatch, and points in marker. An `x` marks a baseline
+that was not measured.
 """
 
 from collections.abc import Iterator
@@ -23,14 +24,14 @@ BARS = {
     "QuACK": (PURPLE, "xx"),
     EAGER: (YELLOW, ""),
 }
-WIDE = 8  # cases in a row of panels, about
-MISSING_AT = 0.02  # share of the copy, for the mark of a baseline that is missing
+WIDE = 8  # approximate number of cases in a row of panels
+MISSING_AT = 0.02  # position of the mark of a missing baseline, relative to the copy
 MISSING = {"color": BLACK, "linestyle": "", "marker": "x"}
 LEGEND: dict[str, Any] = {"loc": "outside lower center", "fontsize": 9, "handlelength": 2.5}
 
 
 def plot(results: Results, folder: Path, title: str) -> str:
-    """`<family>.png` and `overview.png`. Returns what to say about it."""
+    """Write `<family>.png` for each family, and `overview.png`. Return a message about the result."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -47,7 +48,7 @@ def plot(results: Results, folder: Path, title: str) -> str:
 
 
 def draw_family(results: Results, ops: list[str], title: str) -> Any:
-    """A panel for each op: GB/s of every provider by model, the copy as a line."""
+    """Draw a panel for each op: the GB/s of every provider by model, with the copy bandwidth as a line."""
     from matplotlib.figure import Figure
 
     counts = [len(results.of(op)) for op in ops]
@@ -86,7 +87,10 @@ def _panel(axis: Any, op: str, results: Results) -> None:
 
 
 def _lines(results: Results, op: str) -> list[str]:
-    """The bars of an op: of what it was compared with, and of torch.compile, which every op is compared with."""
+    """Return the names of an op's bars.
+
+    These are the providers measured for the op. oxiwarp and torch.compile count if they were measured for any op.
+    """
     rows, everywhere = results.of(op), (OURS, COMPILED)
     return [
         line for line in BARS if any(_provider(m, line) for m in (results.measurements if line in everywhere else rows))
@@ -94,7 +98,7 @@ def _lines(results: Results, op: str) -> list[str]:
 
 
 def _family_legend(results: Results, ops: list[str]) -> list[Any]:
-    """A handle for each provider that some op has, for the copy and, where one is missing, for the mark."""
+    """Return legend handles for each provider, for the copy and, if a baseline is missing, for its mark."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -112,14 +116,14 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """The provider that a bar stands for: the faster one of torch.compile's forms; for `F.*`, torch's own function."""
+    """Return the provider of a bar: for torch.compile the faster variant, for `F.*` the torch function."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
 
 
 def _in_lines(op: str) -> str:
-    """A long name in two lines, for a panel of one case."""
+    """Split a long name into two lines, so that it fits above a panel with one case."""
     middle = op.find("_", len(op) // 2)
     return op if len(op) < 24 or middle < 0 else f"{op[:middle]}\n{op[middle:]}"
 
@@ -129,7 +133,7 @@ def _rows(counts: list[int]) -> int:
 
 
 def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
-    """The ops in rows of about as many cases each; every row has one at least."""
+    """Yield rows of ops with about the same number of cases. Every row has at least one op."""
     rows, left = _rows(counts), list(zip(ops, counts, strict=True))
     for row in range(rows, 0, -1):
         target, taken = sum(count for _, count in left) / row, 0
@@ -144,7 +148,7 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
 
 
 def draw_overview(results: Results, title: str) -> Any:
-    """The largest case of each op on a line: the share of copy bandwidth of oxiwarp and of torch.compile."""
+    """Draw a line for the largest case of each op: bandwidth of oxiwarp and torch.compile relative to a copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

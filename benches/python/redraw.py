@@ -18,24 +18,24 @@ from results import Measurement, Results
 from timing import Time
 
 ALONE = {"same bits": True, "FAIL": False, "not compared": None}
-EXACT_SHARE = 0.1  # of copy, from which on four decimals of it give the bandwidth to 0.1 %
+EXACT_SHARE = 0.1  # of copy; from here on, its four decimals give the bandwidth to 0.1 %
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file."""
+    """Return the lines of a CSV file as dictionaries."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def copy_of(lines: list[dict[str, str]]) -> float:
-    """GB/s of the copy, from rates and the shares of it."""
+    """Compute the copy bandwidth in GB/s from bandwidths and their ratios to the copy."""
     shares = [(float(line["gb_per_s"]), float(line["of_copy"])) for line in lines]
     exact = [(rate, share) for rate, share in shares if share >= EXACT_SHARE]
     return median(rate / share for rate, share in exact or shares if share > 0)
 
 
 def read_results(path: Path) -> Results:
-    """What bench.py wrote. The bytes of the largest tensor are not in the file, and no plot has them."""
+    """Read the results.csv of bench.py. The file lacks the bytes of the largest tensor, which no plot needs."""
     lines = lines_of(path)
     cases: dict[tuple[str, ...], Measurement] = {}
     for line in lines:
@@ -48,7 +48,7 @@ def read_results(path: Path) -> Results:
 
 
 def read_curve(path: Path) -> tuple[list[Point], float]:
-    """What curve.py wrote: the points, and GB/s of the copy."""
+    """Read the curve.csv of curve.py. Return the points and the copy bandwidth in GB/s."""
     lines = lines_of(path)
     sizes = ("tokens", "elements", "bytes")
     points = [
@@ -65,9 +65,9 @@ def read_curve(path: Path) -> tuple[list[Point], float]:
 
 
 def main() -> int:
-    """Draw what there are figures of."""
+    """Draw the plots of each CSV file that exists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of a run")
+    parser.add_argument("folder", type=Path, help="results folder of a run")
     parser.add_argument("--out", type=Path, default=None, help="default: the folder of the run")
     options = parser.parse_args()
     out = options.out or options.folder

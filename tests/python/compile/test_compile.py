@@ -1,4 +1,4 @@
-"""The operators under torch's compiler: opcheck, fullgraph, dynamic shapes, export."""
+"""Tests of the RMSNorm operators with torch.compile: opcheck, fullgraph, dynamic shapes and export."""
 
 import shutil
 
@@ -40,7 +40,7 @@ def backends():
 
 
 def counting(graphs):
-    """A backend that keeps the graphs that torch.compile made."""
+    """Return a backend that appends every graph of torch.compile to `graphs`."""
     from torch._dynamo.backends.registry import lookup_backend
 
     def backend(graph, inputs):
@@ -96,7 +96,7 @@ def test_out_variant_compiles(device):
 
 @pytest.mark.parametrize("backend", backends())
 def test_patched_model(backend, device):
-    """A patched model compiles without a graph break, and its graph holds the operator."""
+    """A patched model compiles without a graph break, and its graph contains the operator."""
     model = nn.Sequential(nn.Linear(32, 64), nn.RMSNorm(64, eps=1e-6), nn.SiLU(), nn.RMSNorm(64, eps=1e-6))
     model = model.to(device).requires_grad_(False)
     x = random((4, 32), torch.float32, device)
@@ -121,7 +121,7 @@ def test_export(device):
     assert torch.equal(program.module()(x, weight), oxiwarp.rms_norm(x, weight))
 
 
-SAME = {  # calls with one tensor in several places
+SAME = {  # calls that pass one tensor as several arguments
     "ada_norm": lambda x, w: oxiwarp.ada_norm(x, w, w),
     "ada_norm_pair": lambda x, w: oxiwarp.ada_norm_pair(x, w, w, w, w),
     "add_rms_norm": lambda x, w: oxiwarp.add_rms_norm(x, x, w),
@@ -138,7 +138,10 @@ SAME = {  # calls with one tensor in several places
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """One graph, with the gradients of the eager call: those of all places together."""
+    """A compiled call that passes one tensor as several arguments has the gradients of the eager call.
+
+    The gradient of this tensor is the sum over all arguments.
+    """
     x, w = random((2, 4, 3, 16), torch.float32, device), random((16,), torch.float32, device, 1)
 
     def total(call, *leaves):
@@ -156,7 +159,7 @@ def test_one_tensor_in_several_places(name, device):
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # Attention's three gradients are added in another order, in bfloat16.
+            # The compiled graph adds attention's three bfloat16 gradients in another order.
             torch.testing.assert_close(
                 a, b, atol=2**-7 * b.abs().max().item() if name == "attention" else 1e-5, rtol=1e-5
             )

@@ -1,4 +1,4 @@
-"""The norms of diffusion transformers under torch's compiler: opcheck, fullgraph, dynamic shapes, meta tensors."""
+"""Tests of the norms of diffusion transformers with torch.compile: opcheck, graphs, dynamic shapes, meta tensors."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def schemas(dtype, device):
-    """The operators' own arguments, with and without what is optional."""
+    """Return calls of the torch operators, with and without their optional arguments."""
     x, y = random(SHAPE, dtype, device), random(SHAPE, dtype, device, 1)
     side, single = (random((2, 1, 32), of, device, 2) for of in (dtype, F32))
     vector = random((32,), dtype, device, 3)
@@ -53,7 +53,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("backend", backends())
 @CALL
 def test_compiles(name, backend, dynamic, device):
-    """In one graph, for any number of tokens."""
+    """Each norm compiles to one graph and equals the eager result for two numbers of tokens."""
     ours = CALLS[name].ours
 
     def f(x, **operands):
@@ -69,7 +69,7 @@ def test_compiles(name, backend, dynamic, device):
 
 @CALL
 def test_compiles_once(name, device):
-    """The operator is in the graph, once, however many tokens there are."""
+    """With dynamic shapes, three numbers of tokens use one compiled graph, which contains the operator once."""
     torch.compiler.reset()
     graphs, ours = [], CALLS[name].ours
     compiled = torch.compile(ours, fullgraph=True, dynamic=True, backend=counting(graphs))
@@ -88,7 +88,7 @@ CALLS_OF_ANY = {
 
 @pytest.mark.parametrize("name", CALLS_OF_ANY)
 def test_gradients_compile_once(name, device):
-    """Forward and backward, for any batch and any number of tokens."""
+    """With dynamic shapes, forward and backward compile once for all batch sizes and numbers of tokens."""
     torch.compiler.reset()
     graphs, ours = [], CALLS_OF_ANY[name]
     compiled = torch.compile(ours, fullgraph=True, backend=counting(graphs))
@@ -140,7 +140,7 @@ def test_meta(name, dtype):
 
 
 def test_graph(cuda):
-    """Captured in a CUDA graph and replayed on new input."""
+    """Calls captured in a CUDA graph give correct results when the graph is replayed with new input."""
     static = {name: call.operands((2, 16, 640), BF16, cuda) for name, call in CALLS.items()}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

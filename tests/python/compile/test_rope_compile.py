@@ -1,4 +1,4 @@
-"""`rope` and `qk_norm_rope` under torch's compiler: opcheck, fullgraph, dynamic shapes, gradients; and fakes."""
+"""Tests of `rope` and `qk_norm_rope` with torch.compile: opcheck, graphs, dynamic shapes, gradients, meta tensors."""
 
 import pytest
 import torch

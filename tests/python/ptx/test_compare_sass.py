@@ -1,4 +1,4 @@
-"""`scripts/compare_sass.py` ignores names of symbols and nothing else. No GPU needed."""
+"""Tests of `scripts/compare_sass.py`: a comparison of machine code that ignores only symbol names. No GPU needed."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ BEFORE = HEADER + TABLE.format(name=NAME) + entry("a_f32", ADD) + entry("b_f32",
 
 @pytest.fixture
 def compare(tmp_path: Path):
-    """Run the script on `BEFORE` and another text: its exit code and its lines."""
+    """Return a function that compares `BEFORE` with another PTX text, and returns the exit code and output lines."""
     need_tools()
     if not SCRIPT.exists():
         pytest.skip("no scripts beside the tests")

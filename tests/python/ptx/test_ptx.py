@@ -1,8 +1,7 @@
-"""The PTX that the wheel embeds: complete, in registers, 16 bytes at a time. No GPU needed.
+"""Tests of the PTX in the wheel: all entries exist, no register spills, and 16-byte memory accesses. No GPU needed.
 
-`make ptx` leaves `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`; `OXIWARP_PTX_DIR` names another folder than
-`target/ptx`. Where the files or the tools are missing the tests are skipped with the reason, except in CI, where that
-is a failure.
+`make ptx` writes `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`. `OXIWARP_PTX_DIR` replaces `target/ptx`. If files or
+tools are missing, the tests are skipped with the reason. In CI, they fail.
 """
 
 import os
@@ -37,14 +36,14 @@ from ptx_wait import check_wait
 
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx") / "oxiwarp-kernels-gpu"
 ARCHES = ("sm_75", "sm_80", "sm_90")
-# `mma.m16n8k16` begins with sm_80: sm_75 has no entry.
+# These ops use `mma.m16n8k16`, which sm_75 does not support. For sm_75 they have no entries.
 TENSOR_CORES = ("attention", "attention_backward", "attention_decode")
-NATIVE = "sm_90a"  # what runs on one GPU alone, for the ops that have such kernels
+NATIVE = "sm_90a"  # architecture-specific PTX, which runs only on Hopper; only some ops have such kernels
 OVERLAPPING = ("sm_90", NATIVE)
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip on a developer's machine; in CI nothing may be missing."""
+    """Skip the test with `reason`, or fail it in CI."""
     if os.environ.get("CI"):
         pytest.fail(f"{reason} (a failure, because CI is set)")
     pytest.skip(reason)
@@ -52,7 +51,7 @@ def unavailable(reason: str) -> NoReturn:
 
 @cache
 def units_of(arch: str) -> dict[str, str]:
-    """The PTX of `arch`, by op."""
+    """Return the PTX text of each op for `arch`."""
     units = {path.stem: path.read_text() for path in sorted((FOLDER / arch).glob("*.ptx"))}
     if not units:
         unavailable(f"{FOLDER / arch} has no PTX: run `make ptx`")
@@ -60,7 +59,7 @@ def units_of(arch: str) -> dict[str, str]:
 
 
 def sources(layer: str, arch: str) -> dict[str, str]:
-    """The Rust source of each op in a layer that `arch` has, by op."""
+    """Return the Rust source of each op that exists for `arch`. `layer` is "kernels-gpu" or "host"."""
     folder = ROOT / layer / "src" / "ops"
     if not folder.exists():
         pytest.skip("no source tree here")
@@ -69,7 +68,11 @@ def sources(layer: str, arch: str) -> dict[str, str]:
 
 
 def overlapping(units: dict[str, str]) -> dict[str, str]:
-    """The PTX as the host loads it where launches overlap: entries wait, and most then let the next launch start."""
+    """Return the PTX as the host loads it for programmatic dependent launch (PDL).
+
+    The host inserts `griddepcontrol.wait` into each entry. In most entries it also inserts instructions that let the
+    next launch start early.
+    """
     source = ROOT / "host" / "src" / "device" / "ptx" / "overlap.rs"
     if not source.exists():
         pytest.skip("no source tree here")
@@ -88,7 +91,7 @@ def overlapping(units: dict[str, str]) -> dict[str, str]:
 
 
 def need_tools() -> None:
-    """ptxas and the disassembler, from NVIDIA's wheels or a toolkit."""
+    """Skip the test if ptxas or a disassembler is missing. NVIDIA's wheels and the CUDA toolkit contain them."""
     missing = [name for name in ("ptxas", "cuobjdump", "nvdisasm") if not find_tool(name)]
     if missing:
         unavailable(f"{', '.join(missing)} not found: pip install --no-deps -r py-bindings/requirements-ptx.txt")
@@ -96,31 +99,31 @@ def need_tools() -> None:
 
 @pytest.fixture(scope="session", params=(*ARCHES, NATIVE))
 def arch(request: pytest.FixtureRequest) -> str:
-    """Each architecture of the wheel."""
+    """Return each architecture of the wheel in turn."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def declared(arch: str) -> Module:
-    """Its PTX, as text."""
+    """Return the entries that the PTX text of one architecture declares."""
     return merge(map(parse, units_of(arch).values()))
 
 
 @pytest.fixture(scope="session")
 def assembled(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Its PTX, assembled once for all tests (a second for each op)."""
+    """Return the assembled PTX of one architecture. It is shared by all tests, because assembly takes 1 s per op."""
     units = units_of(arch)
     need_tools()
     return assemble_all(units, arch, tmp_path_factory.mktemp(arch))
 
 
 def expect_none(problems: list[str]) -> None:
-    """Fail with every problem, not the first."""
+    """Fail the test with a list of all problems, if there are any."""
     assert not problems, "\n" + "\n".join(problems)
 
 
 def test_ptxas_version() -> None:
-    """Another ptxas allots registers otherwise: this one is of the driver's generation."""
+    """The installed ptxas has the expected version. Another version allocates registers differently."""
     need_tools()
     ptxas = find_tool("ptxas")
     assert ptxas is not None
@@ -152,7 +155,7 @@ def test_architectures_have_the_same_entries(arch: str, declared: Module) -> Non
 
 
 def test_launched_kernels_exist(arch: str, declared: Module) -> None:
-    """Every variant that an op of the host names is in the PTX, by its name or by names that begin with it."""
+    """The PTX contains every kernel name in the host's sources, as a full name or as a prefix of names."""
     kernels = {name.rpartition("_")[0] for name in declared.entries}
     named = {name for op, text in sources("host", arch).items() for name in re.findall(rf'"({op}_\w+)"', text)}
     if arch == "sm_75":
@@ -180,12 +183,16 @@ def test_no_local_memory(assembled: Module) -> None:
 
 
 def test_products_run_beside_other_work(assembled: Module) -> None:
+    """ptxas does not report that it serialized asynchronous `wgmma` instructions."""
     expect_none(check_serial(assembled))
 
 
 @pytest.mark.parametrize("arch", OVERLAPPING)
 def test_launches_may_overlap(arch: str, tmp_path: Path) -> None:
-    """A launch may begin before the one ahead of it has written what it reads; waiting for that costs no spill."""
+    """With PDL, no kernel accesses global memory before `griddepcontrol.wait`, and no register is spilled.
+
+    A launch can start before the previous launch has written its results.
+    """
     units = overlapping(units_of(arch))
     need_tools()
     module = assemble_all(units, arch, tmp_path)

@@ -1,4 +1,4 @@
-"""What `test_ptx.py` asks of PTX finds what it looks for: kernels with every fault there is. No GPU needed."""
+"""Tests of the checks of `test_ptx.py`: each check reports its fault in a faulty kernel. No GPU needed."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from test_ptx import need_tools, overlapping
 
 
 def entry(name: str, body: str, bounds: str = "") -> str:
-    """An entry that reads `in` and writes `out`."""
+    """Return the PTX of an entry with parameters `in` and `out`, whose addresses are in `%rd1` and `%rd2`."""
     return f"""
 .visible .entry {name}(.param .u64 in, .param .u64 out)
 {bounds}
@@ -40,11 +40,11 @@ def entry(name: str, body: str, bounds: str = "") -> str:
 
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
-# An array indexed by a value from memory cannot stay in registers; the loads and stores are 4 bytes wide.
+# An array with an index from memory cannot stay in registers. Its loads and stores are 4 bytes wide.
 LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
     mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
     ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""
-# 150 values alive at once, and at most 64 registers a thread in a block of 1024.
+# This kernel spills: 150 values are live at once, and a thread in a block of 1024 has at most 64 registers.
 SPILL = "\n".join(
     [f"ld.volatile.global.u32 %r{i}, [%rd1+{4 * i}];" for i in range(150)]
     + [f"st.volatile.global.u32 [%rd2+{4 * i}], %r{149 - i};" for i in range(150)]
@@ -60,7 +60,7 @@ BROKEN = (
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Kernels with every fault that the checks above look for."""
+    """Return assembled kernels with local memory, register spills, a missing bound and narrow accesses."""
     need_tools()
     return assemble(BROKEN, "sm_90", tmp_path_factory.mktemp("broken"))
 
@@ -109,7 +109,10 @@ def test_checks_report_names() -> None:
 
 
 def test_width_depends_on_the_table(broken: Module) -> None:
-    """Four elements of 16 bits are enough in a warp, and too few in an op whose threads have packs."""
+    """The required access width depends on the op and its variant.
+
+    `layer_norm_warp5_f16` may move four 16-bit elements per access. `rms_norm_block2_f16` must move 16 bytes.
+    """
     code = broken.sass["rms_norm_block1_f32"]
     halves = [one._replace(modifiers=one.modifiers.replace(".128", ".64")) for one in code if one.opcode == "STG"]
     halves += [one._replace(opcode="LDG") for one in halves]
@@ -133,12 +136,13 @@ def test_checks_report_products_one_after_the_other() -> None:
 
 
 def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
+    """`check_wait` reports entries whose accesses to global memory can run before `griddepcontrol.wait`."""
     need_tools()
     body = "ld.volatile.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
     constant = "ld.global.nc.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
     texts = {"bare": entry("bare", body), "plain": entry("plain", "griddepcontrol.wait;" + body)}
     texts["alone"] = entry("alone", "griddepcontrol.wait;" + constant)
-    # One of two paths waits.
+    # Only one of the two paths executes `griddepcontrol.wait`.
     branch = "setp.eq.u64 %p1, %rd1, 16; @%p1 bra skip;\n\tgriddepcontrol.wait;\nskip:"
     texts["branch"] = entry("branch", f".reg .pred %p<2>; {branch} {body}")
     placed = {name: entry(name, "\n\tgriddepcontrol.wait;" + constant) for name in ("placed", "activation_any_bf16")}

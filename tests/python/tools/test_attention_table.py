@@ -1,4 +1,7 @@
-"""Tests of the table from which `patch` chooses the attention: its rule, and that it matches its results files."""
+"""Tests of the table that tells `patch` for which sizes oxiwarp's attention is faster than torch's.
+
+They check the rule that builds the table from measurements, and that the table matches its results files.
+"""
 
 import sys
 
@@ -27,9 +30,9 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """A region starts above the largest slower size. Smaller faster sizes are listed one by one.
+    """The region of sizes where oxiwarp is faster starts above the largest size where oxiwarp is slower.
 
-    Equal times count as slower.
+    Faster sizes below this size are listed one by one. Equal times count as slower.
     """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
@@ -44,7 +47,10 @@ def test_faster():
 
 
 def test_keys_between():
-    """Between two measured numbers of keys, the table has the common region. Equal regions are merged."""
+    """Between two measured numbers of keys, the table contains the intersection of their regions.
+
+    Adjacent equal regions are merged.
+    """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
     assert faster(rows) == {
@@ -53,7 +59,10 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """Many heads compensate for few queries, but not the reverse. Common regions satisfy both bounds."""
+    """A region bounds the queries of one head and the queries of all heads.
+
+    More heads can make a small number of queries faster. The intersection of two regions satisfies the bounds of both.
+    """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
     assert faster(rows) == {(64, False): ({1: region}, {})}
@@ -64,7 +73,10 @@ def test_queries_of_all_heads():
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
-    """The comparison with torch fails, because torch's result is not in the kernel's output memory."""
+    """A kernel that writes no output fails the comparison with torch.
+
+    Its uninitialized output must not reuse memory that still contains torch's result.
+    """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
     monkeypatch.setattr(attention_table, "sets_for", lambda *_: 2)
@@ -89,7 +101,7 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """Writing the table again changes nothing. The table of another GPU is added to it."""
+    """`write` with the current table leaves the file unchanged. `adopt` adds the table of another GPU."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"
@@ -109,7 +121,7 @@ def test_adopt(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("capability", FASTER)
 def test_note(capability):
-    """The note names the GPU and every size."""
+    """The note about the choice of attention kernels names the GPU and every region of sizes."""
     note = attention_note(capability)
     assert MEASURED[capability]["gpu"] in note
     for (columns, padded), (regions, _) in FASTER[capability].items():

@@ -25,10 +25,10 @@ def alike(result):
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi switches it on itself
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # diffusers' Mochi model enables autocast
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
-    """Every model runs, stock and patched. float32 samples agree. The results file has the figures."""
+    """`bench` runs every model unpatched and patched. The float32 samples agree, and the results file is complete."""
     pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
@@ -46,7 +46,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
-    """`--graphs` replays steps as CUDA graphs. A step that reads a number from the GPU is not captured."""
+    """`--graphs` replays steps as CUDA graphs. A step that copies a number from the GPU to the CPU is not captured."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -59,7 +59,7 @@ def test_cuda_graphs(tmp_path, cuda):
 
 
 def test_stopped(tmp_path, monkeypatch):
-    """Earlier measurements are kept if a later one is interrupted."""
+    """If a measurement is interrupted, the results file contains the earlier measurements."""
     pytest.importorskip("diffusers")
     bench = importlib.import_module("oxiwarp.cli.bench")
     measure = bench.measure
@@ -124,7 +124,10 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
 
 
 def test_a_token_again():
-    """Each step gets a cache with the same shapes and strides. Otherwise torch.compile would recompile."""
+    """`restore` resets the KV cache before each decoding step to the same shapes, strides and values.
+
+    With other shapes or strides, torch.compile would recompile the model.
+    """
     pytest.importorskip("transformers")
     workload, found = WORKLOADS["qwen3-decode"], []
     with torch.no_grad():
@@ -138,7 +141,7 @@ def test_a_token_again():
 
 
 def test_agreement():
-    """PSNR follows its definition, also for equal, infinite and NaN values."""
+    """`compare` returns the share of equal values and the PSNR, also for equal, infinite and NaN values."""
     compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
@@ -150,13 +153,13 @@ def test_agreement():
 
 
 def test_command():
-    """The recorded command can be run again and has no path of this machine."""
+    """The command recorded in the results file omits `--out`, so that it contains no path of this machine."""
     arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
     assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
 
 
 def test_names_of_variants(monkeypatch):
-    """Names need no quotes in a shell. Names from old results files are still accepted."""
+    """Variant names need no quotes in a shell. `bench` also accepts the names from old results files."""
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
     assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
@@ -169,7 +172,10 @@ def test_names_of_variants(monkeypatch):
 
 
 def test_progress_in_a_log(tmp_path, capsys):
-    """Each stage writes a numbered line to stderr: the model, the variants, the rounds."""
+    """Without a terminal, `bench` writes a numbered line to stderr for each stage.
+
+    The stages are the model, each variant and the rounds.
+    """
     pytest.importorskip("transformers")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]
     assert main(["bench", "--model", "qwen3", *options]) == 0
@@ -185,7 +191,10 @@ def test_progress_in_a_log(tmp_path, capsys):
 
 
 def test_progress_in_a_terminal():
-    """One bar shows all stages and one the steps of a stage. Both disappear at the end."""
+    """In a terminal, one bar counts the stages and a second bar counts the steps of a stage.
+
+    Both bars are erased at the end.
+    """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     with Stages(3, console) as progress:
         progress.begin("first")
@@ -212,5 +221,5 @@ def test_progress_in_a_terminal():
     ],
 )
 def test_categories(kernel, kind):
-    """Kernels are categorized by name."""
+    """`category` derives the category of a kernel from its name: oxiwarp, matrix product, attention or other."""
     assert category(kernel, {"ada_norm_rms_bf16"}) == kind

@@ -1,4 +1,4 @@
-"""Tests of the benchmark programs with invented timings: their output, and what remains after the time limit."""
+"""Tests of the benchmark programs with invented timings: output files, failures, and results after the time limit."""
 
 import csv
 import json
@@ -30,7 +30,10 @@ TIME = timing.Time(10.0, 9.0, 11.0)
 
 @pytest.fixture(autouse=True)
 def made_up_gpu(monkeypatch):
-    """Fake the facts and timings of a GPU. Restore the SIGTERM handler that a run replaces."""
+    """Replace the facts and timings of a GPU with invented values.
+
+    After the test, restore the SIGTERM handler, because a benchmark program replaces it.
+    """
     taken = signal.getsignal(signal.SIGTERM)
     versions = dict.fromkeys(environment.PACKAGES, "1")
     facts = {"gpu": "a GPU", "date": "2026-11-20T00:00:00", "commit": "0" * 40, "versions": versions}
@@ -62,11 +65,15 @@ def measurement(case, copy, rounds, results, device, alone) -> Measurement:
 
 
 def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkeypatch, tmp_path, capsys):
+    """`bench.py` writes the results of each op before it measures the next op.
+
+    After SIGTERM, it finishes the current case, lists the remaining cases as left out, and writes its plots.
+    """
     seen = []
 
     def measure(case, *rest):
         ops = [form.op for form, *_ in seen]
-        if case[0].op == "gelu" and "gelu" not in ops:  # what was measured before is there already
+        if case[0].op == "gelu" and "gelu" not in ops:  # earlier results are already written
             assert {line["op"] for line in lines_of(tmp_path / "results.csv")} == set(ops)
         if len(seen) == 5:
             signal.raise_signal(signal.SIGTERM)
@@ -86,13 +93,15 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
 @pytest.mark.parametrize("program", [bench, curve, exactness])
 def test_an_op_that_is_none(program, monkeypatch, tmp_path):
-    """Nothing is measured, and nothing that was is written over."""
+    """If `--only` names an unknown op, the program exits with an error, measures nothing and writes no file."""
     with pytest.raises(SystemExit, match="--only reelu: no such op; there are .*rms_norm,"):
         run(program, monkeypatch, tmp_path, "--only", "silu,reelu")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
+    """If the measurement of overheads fails after the last op, results.csv contains the results of all ops."""
+
     def fail(*_):
         raise RuntimeError("a fresh process failed")
 
@@ -104,7 +113,10 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """Skipped cases, and cases that a baseline did not run, count as not measured. One miss fails the goal."""
+    """A goal for every case of an op counts a case as not measured if the case or its baseline did not run.
+
+    One case that misses the goal fails the goal.
+    """
 
     def measured(case, *rest):
         found = measurement(case, *rest)
@@ -127,6 +139,7 @@ def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
 
 
 def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
+    """Goals for shapes that `--quick` skips are "not measured"."""
     monkeypatch.setattr(bench, "measure", measurement)
     assert run(bench, monkeypatch, tmp_path, "--only", "rms_norm", "--quick") == 0
     met = {line["goal"]: line["met"] for line in lines_of(tmp_path / "goals.csv")}
@@ -135,7 +148,10 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Check the providers of a form without compilation. Return the right, written, wrong and dropped ones."""
+    """Compare the providers of a form with the reference, without compilation.
+
+    Returns: the correct providers, the bytes that they write, the wrong providers and the dropped providers.
+    """
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
     inputs = form.inputs(Source(torch.device("cpu")), shape)
@@ -170,6 +186,8 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
 def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
+    """`attention.py` exits with 1 if oxiwarp's result is NaN, missing, or less accurate than the baseline."""
+
     def measure(case, rounds, error=0.9e-3):
         errors = {"oxiwarp": error, "cuDNN": 1e-3}
         row = partial(attention.Row, case.what, "1", us=1.0, low_us=1.0, high_us=1.0, tflops=1.0, of_cudnn=1.0)
@@ -193,6 +211,7 @@ def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
+    """After SIGTERM, `exactness.py` writes the completed comparisons and names the ops that it skipped."""
     monkeypatch.setattr(exactness, "has_ours", lambda form: True)
     asked = []
 
@@ -213,6 +232,8 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
+    """`curve.py` reports a failed op and an op that exceeds the memory. It keeps all measured points."""
+
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):
             elements = tokens * (10 if form.op == "silu" else 5000)

@@ -1,4 +1,4 @@
-"""Comments fit into 110 columns, the width of rustfmt.toml."""
+"""Tests of comments: comments in Rust and Python sources fit into 110 columns, the width in rustfmt.toml."""
 
 import io
 import re

@@ -1,4 +1,7 @@
-"""Tests that every function and operator has the roles, calls and kernels that other tests need."""
+"""Tests of completeness: every function and operator has tensor roles, calls in the tests and kernels.
+
+The role of a tensor parameter says how tests build and vary it, for example as rows or as a weight.
+"""
 
 import inspect
 
@@ -15,7 +18,7 @@ from oxiwarp.ops._roles import OPERATORS
 
 @pytest.mark.parametrize("name", ops.FUNCTIONS)
 def test_every_tensor_has_a_role(name):
-    """Every tensor parameter of a public function has a role. Forms pass all required tensors."""
+    """Every tensor parameter of a public function has a role. The test calls pass all required tensors."""
     info = INFOS[name]
     for parameter in inspect.signature(info.function).parameters.values():
         if "Tensor" in str(parameter.annotation):
@@ -49,6 +52,6 @@ def test_every_operator_has_kernels(name, key):
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
-    """Registration rejects the operator before torch gets a kernel."""
+    """`register` raises TypeError if a schema or its roles do not match the host function."""
     with pytest.raises(TypeError, match=f"^{text}"):
         _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

@@ -1,4 +1,4 @@
-"""Tests of the demo's figure with invented latents: its content with and without times, legends, colours."""
+"""Tests of the figure of `python -m oxiwarp demo` with invented latents: panels, legends and colours."""
 
 import pytest
 import torch
@@ -14,7 +14,11 @@ from oxiwarp.cli.png import draw, save  # noqa: E402
 
 
 def outcome(dtype=torch.bfloat16, equal=False):
-    """Return an outcome. Stock latents differ by 0.5 from the wider dtype's, and patched ones by 0.125 from stock."""
+    """Return an outcome with known errors.
+
+    The latents of the unpatched model differ by 0.5 from the latents in the wider dtype. The patched latents differ
+    by 0.125 from the unpatched latents, or by nothing if `equal`.
+    """
     stock = random((1, 24, 4), torch.float32, "cpu")
     patched = stock if equal else stock + 0.125
     return Outcome(Job({}, (2, 3, 4), dtype, 2), stock + 0.5, stock, patched, [0.5, 0.5], [0.25, 0.25])
@@ -29,6 +33,7 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
+    """The figure shows the difference from the unpatched model, the rounding error and the bound with equal scales."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text
@@ -43,7 +48,7 @@ def test_both_errors_are_next_to_each_other():
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
-    """On the CPU the figure has no times, because the CPU executor's times are not meaningful."""
+    """The figure shows times only for a GPU, because the CPU executor's times are not meaningful."""
     assert any("time" in title for title in titles(draw([outcome()], "here", times=expected))) == expected
     asked = []
     monkeypatch.setattr(demo, "run", lambda *_: outcome())
@@ -58,7 +63,7 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """Legends cover nothing, also if all latents are equal and no difference has a logarithm."""
+    """The legends cover no line, bar or mark, also if all latents are equal and the differences have no logarithm."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)
@@ -66,7 +71,7 @@ def test_nothing_is_covered(times, equal, tmp_path):
 
 
 def test_colours():
-    """Lines and bars have Okabe and Ito's colours. Lines also differ in style, and bars in hatch."""
+    """Lines and bars use the colour palette of Okabe and Ito. Lines also differ in style, and bars in hatch."""
     figure = draw([outcome()], "here", times=True)
     assert colors_of(figure) <= set(OKABE_ITO)
     *_, shares, _, steps = axes_of(figure)

@@ -37,7 +37,7 @@ RUN_ELSEWHERE = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_run(page):
-    """Every command runs, unless its block is marked with a reason. Every block has a language."""
+    """Every shell block of a page runs, unless a comment before it gives a reason. Every code block has a language."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in FENCE.finditer(page.read_text()):
         language = block["language"]
@@ -57,7 +57,7 @@ def script(name):
 
 
 def test_tables_are_fresh():
-    """Generated tables are up to date. Otherwise run `python scripts/fused_chains.py`."""
+    """The generated tables of fused chains are up to date. If not, run `python scripts/fused_chains.py`."""
     made = script("fused_chains")
     for name, parts in made.PAGES.items():
         text = (ROOT / name).read_text()
@@ -65,14 +65,14 @@ def test_tables_are_fresh():
 
 
 def test_operators_are_fresh():
-    """The operator reference is up to date. Otherwise run `python scripts/operators.py`."""
+    """The operator reference is up to date. If not, run `python scripts/operators.py`."""
     made = script("operators")
     assert made.PAGE.read_text() == made.page(), "docs/reference/operators.md is stale"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
-    """Linked files and headings exist."""
+    """The files and headings that a page links to exist."""
     for target, heading in LINK.findall(page.read_text()):
         path = page.parent / target
         assert path.exists(), f"{page.name}: {target}"
@@ -97,7 +97,7 @@ def test_pages_have_standard_terms(page):
 
 
 def test_module_documentation_has_standard_terms():
-    """The `//!` lines of Rust sources use the standard terms."""
+    """The `//!` lines of Rust sources contain no retired word."""
     found = []
     for folder in ("cuda-std", "cuda-builder", "kernels-gpu", "host", "py-bindings"):
         for path in sorted((ROOT / folder).rglob("*.rs")):

@@ -1,4 +1,4 @@
-"""Tests that the examples run on small models and print the expected output."""
+"""Tests of examples/: each example runs on a small model and prints the expected output."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the bundle has no
 
 
 def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess:
-    """Run an example in `folder`, which receives its files."""
+    """Run an example with `folder` as its working and temporary directory."""
     pytest.importorskip("kernels" if name == "huggingface_kernels" else "diffusers")
     return subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
@@ -51,7 +51,7 @@ def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProc
     ],
 )
 def test_generate_video(options, expected, tmp_path):
-    """Its switches, alone and together; without the kernels nothing is patched."""
+    """`generate_video.py` runs with each combination of its switches. It patches the model only with kernels."""
     ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)

@@ -1,4 +1,4 @@
-"""The kernel repository for Hugging Face Kernels, and each way of loading it."""
+"""Tests of the kernel repository for Hugging Face `kernels`: its files, functions, layers and each way to load it."""
 
 import ast
 import json
@@ -60,7 +60,7 @@ def module(repository):
 
 
 def expected(layer, x):
-    """What a layer gives, in torch."""
+    """Return the result of a layer, computed with torch functions."""
     return ACTIVATIONS[layer](x) if layer in ACTIVATIONS else GATED[layer](*x.chunk(2, -1))
 
 
@@ -69,7 +69,10 @@ def close(y, right):
 
 
 def test_layout(repository):
-    """Kernels' rules: metadata, and no import of anything but torch, the standard library and itself."""
+    """The repository follows the rules of `kernels`.
+
+    It has metadata, and its files import only torch, the standard library and each other.
+    """
     folder = repository / "build" / "torch-cuda"
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["id"].isidentifier() and metadata["backend"]["type"] == "cuda"
@@ -84,7 +87,10 @@ def test_layout(repository):
 
 
 def test_read_only_package(tmp_path, monkeypatch):
-    """What is written can be written over, whatever the modes of the package; nothing of before is left."""
+    """`build` writes writable files, even if the installed package is read-only.
+
+    A second `build` removes files that the first build did not write.
+    """
     package = tmp_path / "oxiwarp"
     shutil.copytree(Path(oxiwarp.__file__).parent, package)
     for path in (package, *package.rglob("*")):
@@ -99,7 +105,7 @@ def test_read_only_package(tmp_path, monkeypatch):
 
 
 def test_namespace(module):
-    """Its operators lie beside those of the package, and another content has another namespace."""
+    """The repository registers its operators in a separate torch namespace, next to the package's `oxiwarp`."""
     namespace = module.__name__
     assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
     x = random((3, 64), torch.float32, "cpu")
@@ -108,7 +114,7 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """`(out, x)`, as kernels-community/activation."""
+    """The functions take `(out, x)` and return `out`, as the functions of kernels-community/activation do."""
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))
@@ -117,7 +123,10 @@ def test_functions(module, name, device):
 
 @pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
 def test_layers(module, repository, layer, device):
-    """kernelize binds a layer's forward to another module; the rules: no `__init__`, no members but two flags."""
+    """`kernelize` replaces the forward of a module with the layer's forward, and the result is correct.
+
+    A layer class follows the rules of `kernels`: no `__init__`, and flags for compilation and gradients.
+    """
     cls = getattr(module.layers, layer)
     assert "__init__" not in vars(cls) and cls.can_torch_compile and cls.has_backward
 
@@ -136,7 +145,7 @@ def test_layers(module, repository, layer, device):
 
 
 def test_norms(module, device):
-    """Llama's, Gemma's and Qwen3-Next's, bound to modules that hold the parameters."""
+    """The RMSNorm layers of Llama, Gemma and Qwen3-Next use the parameters of the module that they are bound to."""
     x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
     norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     host = nn.Module()
@@ -149,7 +158,10 @@ def test_norms(module, device):
 
 
 def test_roundings(module, device):
-    """In 16 bits a layer has those of the module that it is for: NewGELU's are not FastGELU's."""
+    """In bfloat16, a layer rounds intermediate results in the same places as the module that it replaces.
+
+    Layers with the same formula can round differently, for example NewGELU and FastGELU.
+    """
     x, layers = random((64, 64), torch.bfloat16, device), module.layers
     for name, layer in FUNCTIONS.items():
         y = getattr(layers, layer)()(x)
@@ -166,7 +178,7 @@ def test_roundings(module, device):
 @pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
 def test_epsilon(module, name, eps, device):
-    """Whatever the class calls it; torch's default where it is None."""
+    """RMSNorm reads epsilon from `eps` or `variance_epsilon`. If the value is None, it uses torch's default."""
     host, x = nn.Module(), random((4, 64), torch.float32, device) * 1e-3
     host.weight = nn.Parameter(torch.ones(64, device=device))
     setattr(host, name, eps)
@@ -175,7 +187,10 @@ def test_epsilon(module, name, eps, device):
 
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
 def test_rotary(module, device, unsqueeze_dim):
-    """transformers' rotation of queries and keys, and the halves that kernels-community/rotary turns."""
+    """`apply_rotary_transformers` equals the rotation in transformers.
+
+    `apply_rotary` takes the two halves of a head, as kernels-community/rotary does, and its last argument inverts it.
+    """
     q, k = (
         random((2, 4, 6, 16) if unsqueeze_dim == 1 else (2, 6, 4, 16), torch.float32, device, seed=s) for s in (1, 2)
     )
@@ -195,11 +210,11 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """Llama's rotation, which transformers takes from a layer of this name: the model's own logits."""
+    """A Llama model whose rotation comes from the repository has the same logits as the original model."""
     transformers = pytest.importorskip("transformers")
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # one for all models
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # shared by all models
 
-    monkeypatch.setattr(turn, "forward", turn.forward)  # given back afterwards
+    monkeypatch.setattr(turn, "forward", turn.forward)  # restored after the test
     sizes = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
     layer, ids = (
@@ -215,13 +230,13 @@ def test_rotary_of_a_model(repository, monkeypatch):
 
 
 def test_local_kernels(repository, monkeypatch):
-    """`LOCAL_KERNELS` gives other people's code this build."""
+    """With `LOCAL_KERNELS`, `get_kernel("kernels-community/activation")` loads the repository."""
     monkeypatch.setenv("LOCAL_KERNELS", f"kernels-community/activation={repository}")
     assert hasattr(kernels.get_kernel("kernels-community/activation", version=1, backend="cuda"), "silu_and_mul")
 
 
 def test_transformers(repository, cuda, tmp_path):
-    """transformers' KernelConfig, which is for GPUs alone."""
+    """A model that loads RMSNorm through transformers' `KernelConfig` has the original logits (GPU only)."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3Config(
         vocab_size=64,

@@ -1,4 +1,7 @@
-"""Imports of the package go one way. The layers are in py-bindings/pyproject.toml; imports in functions count too."""
+"""Tests of imports inside the package: layers import only lower layers, and no files import each other in a cycle.
+
+py-bindings/pyproject.toml defines the layers. Imports inside functions count too.
+"""
 
 import sys
 
@@ -9,7 +12,7 @@ grimp = pytest.importorskip("grimp")
 cli = pytest.importorskip("importlinter.cli")
 
 CONFIG = ROOT / "py-bindings" / "pyproject.toml"
-# By the docstring of hub/repository/__init__.py.
+# The docstring of hub/repository/__init__.py gives the reason for these cycles.
 CYCLES = {("oxiwarp.hub.repository", f"oxiwarp.hub.repository.{name}") for name in ("activation", "layers")}
 
 
@@ -19,24 +22,27 @@ def graph():
 
 
 def imports(graph):
-    """Pairs of a module and one that it imports."""
+    """Return all pairs of a module and a module that it imports directly."""
     return [(module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)]
 
 
 @pytest.mark.skipif(not CONFIG.exists(), reason="the bundle has no pyproject.toml")
 def test_layers(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "path", sys.path[:])  # to which import-linter adds the working directory
+    monkeypatch.setattr(sys, "path", sys.path[:])  # import-linter adds the working directory to sys.path
     assert cli.lint_imports(config_filename=str(CONFIG), no_cache=True, no_logo=True) == 0, capsys.readouterr().out
 
 
 def test_cycles(graph):
-    """Of files, with the `__init__.py` of folders, which the layers leave out."""
+    """The only import cycles are the pairs in `CYCLES`. Unlike the layers, this test includes `__init__.py` files."""
     cycles = {tuple(sorted(pair)) for pair in imports(graph) if len({*pair}) == 2 and graph.chain_exists(*pair[::-1])}
     assert cycles == CYCLES
 
 
 def test_internals_of_operators_import_none(graph):
-    """What operators are made of, the modules of ops/ with an underscore; but for one, which is made of operators."""
+    """Internal modules of ops/, whose names start with an underscore, import no operator.
+
+    `_modulation_backward` is the exception, because it calls operators.
+    """
     for module, other in imports(graph):
         internal = module.startswith("oxiwarp.ops._") and module != "oxiwarp.ops._modulation_backward"
         operator = other == "oxiwarp.ops" or other.startswith("oxiwarp.ops.") and "._" not in other

@@ -1,4 +1,4 @@
-"""The Makefile's rules, without running them."""
+"""Tests of the Makefile's rules with `make --dry-run`."""
 
 import shutil
 import subprocess
@@ -11,7 +11,10 @@ from checkout import ROOT
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
 @pytest.mark.parametrize("target", ["demo", "test-python", "bench-gpu", "exactness", "curve", "hub", "bundle", "lint"])
 def test_what_imports_the_package_has_torch(target, tmp_path):
-    """On a fresh machine: the wheel is installed without what it needs."""
+    """In a new virtual environment, every target that imports oxiwarp also installs torch.
+
+    The Makefile installs the wheel without its dependencies.
+    """
     command = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
     steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "-m pip" in steps and "install torch" in steps

@@ -1,4 +1,4 @@
-"""The lists of modules are those that `scripts/module_lists.py` writes, and it notices a file that comes or goes."""
+"""Tests of `scripts/module_lists.py`: module lists in the sources are up to date, and a new file changes its list."""
 
 import shutil
 import sys

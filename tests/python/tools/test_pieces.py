@@ -1,7 +1,7 @@
-"""Every op has a kernel, host, binding, Python, tests, benches and documentation: a failure names what is missing.
+"""Tests that every op has a kernel, host code, a binding, Python code, tests, benchmarks and documentation.
 
-This file reads sources and does not import oxiwarp. Without a module or a row of the binding the import would fail, and
-the test could not name the missing piece.
+A failure names the missing piece. These tests read sources and do not import oxiwarp: without one of the pieces the
+import would fail before a test could name it.
 """
 
 import re
@@ -25,7 +25,7 @@ def test_no_piece_is_missing():
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files in which the pieces of ops are."""
+    """Copy the files that `missing` reads into a temporary folder."""
     root = tmp_path_factory.mktemp("tree")
     for folder in TREES:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -36,7 +36,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without(name: str) -> str:
-    """A pattern of the name as a word of a text, also as a part of longer names."""
+    """Return a regex that matches every word that contains `name`."""
     return rf"\w*{name}\w*"
 
 
@@ -58,7 +58,7 @@ def without(name: str) -> str:
     ids=str,
 )
 def test_what_is_left_out_is_named(tree, left_out, said):
-    """Without the file, or without the name in the files of a folder."""
+    """`missing` names the piece if its file is deleted, or if its folder or page does not mention the op."""
     path = tree / left_out
     files = [file for file in path.rglob("*") if file.suffix in (".rs", ".py")] if path.is_dir() else [path]
     texts = {file: file.read_text() for file in files}

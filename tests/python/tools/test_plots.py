@@ -1,4 +1,4 @@
-"""The plots of the benchmarks, of figures made up in CSV files: names, colours, marks, and that nothing is covered."""
+"""Tests of the benchmark plots with invented CSV files: names, colours, marks, and legends that cover nothing."""
 
 import csv
 import json
@@ -39,7 +39,10 @@ def result(op, model, provider, us):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Every op at two models. softmax has no torch.compile, cross_entropy has torch's own function for one model."""
+    """Write invented results of every op for two models, and return their folder.
+
+    softmax has no torch.compile timing. cross_entropy has a timing of `F.cross_entropy` for one of the two models.
+    """
     lines = []
     for number, op in enumerate(OPS):
         for model in ("a model", "another"):
@@ -76,19 +79,23 @@ def curve(folder):
 
 @pytest.mark.parametrize("draw", [family, lambda folder: family(folder, "modulation"), overview, curve])
 def test_nothing_is_covered(draw, folder):
+    """No legend covers a line, bar or mark."""
     assert_legends_cover_nothing(draw(folder))
 
 
 @pytest.mark.parametrize("draw", [family, overview, curve])
 def test_colours(draw, folder):
-    """All are Okabe and Ito's but for grey, which only joins and compares."""
+    """Plots use the colour palette of Okabe and Ito, and grey only for connecting and reference lines."""
     greys = {"#CCCCCC", "#BFBFBF"}
     found = colors_of(draw(folder)) - greys
     assert found <= set(OKABE_ITO) and len(found) > 2
 
 
 def test_a_family_names_its_bars_and_lines(folder):
-    """By the name of torch's function, and with a hatch for each; a mark stands for a baseline that is missing."""
+    """The plot of a family labels its bars and lines, and gives each provider a colour and a hatch.
+
+    A torch function appears under its name. An `x` marks each missing baseline.
+    """
     figure = family(folder)
     named = labels_of(figure)
     assert {"oxiwarp", "torch.compile", "F.cross_entropy", "eager", "not measured"} <= set(named)
@@ -115,12 +122,17 @@ def test_the_overview_marks_a_missing_baseline(folder):
 
 
 def test_an_overview_without_gaps_names_none(folder):
+    """If all baselines were measured, the legend of the overview has no entry for missing baselines."""
     lines = redraw.lines_of(folder / "results.csv")
     write(folder / "results.csv", RESULTS, [line.values() for line in lines if line["op"] != "softmax"])
     assert not any("not measured" in label for label in labels_of(overview(folder)))
 
 
 def test_the_curve_is_the_share_of_copy_by_family(folder):
+    """The curve plot shows bandwidth relative to a copy, with a panel for each family and a distinct line for each op.
+
+    A ring marks the points of tensors with more than 2^32 elements.
+    """
     figure = curve(folder)
     assert [axis.get_title() for axis in figure.axes] == list(FAMILIES)
     (losses,) = (axis for axis in figure.axes if axis.get_title() == "losses")
@@ -140,7 +152,7 @@ def test_the_curve_is_the_share_of_copy_by_family(folder):
 
 
 def test_redraw(folder, monkeypatch, capsys, tmp_path):
-    """From the files of a run, which read as they were written."""
+    """`redraw.py` draws all plots from the files of a run. Reading and writing the results changes no measurement."""
     monkeypatch.setattr(sys, "argv", ["redraw.py", str(folder), "--out", str(tmp_path / "new")])
     assert redraw.main() == 0
     drawn = {path.name for path in (tmp_path / "new").iterdir()}

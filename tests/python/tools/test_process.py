@@ -1,4 +1,4 @@
-"""Around the library: import, stubs, command line, fork, threads."""
+"""Tests of oxiwarp in a process: import, stubs, exported symbols, command line, fork and threads."""
 
 import ctypes
 import importlib.util
@@ -24,7 +24,10 @@ def python(*arguments, **options):
 
 
 def test_import_is_lean():
-    """Importing loads no rich, diffusers, transformers, accelerate, matplotlib or SymPy, and initialises no CUDA."""
+    """`import oxiwarp` does not initialise CUDA.
+
+    It also loads none of rich, diffusers, transformers, accelerate, matplotlib and SymPy.
+    """
     done = python(
         "-c",
         "import sys, torch; before = set(sys.modules); import oxiwarp; new = set(sys.modules) - before\n"
@@ -36,7 +39,10 @@ def test_import_is_lean():
 
 
 def test_stubs(tmp_path):
-    """The stub of the native module says what the module has. (Outside the package: mypy need not read torch.)"""
+    """The stub `_native.pyi` matches the native module.
+
+    mypy checks a copy outside the package, so that it does not have to analyse torch.
+    """
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     native = Path(_native.__file__)
@@ -48,20 +54,26 @@ def test_stubs(tmp_path):
 
 
 def test_no_symbols_of_the_driver():
-    """The driver's functions stay within the library: with them in sight, others of the process would call ours."""
+    """The native library does not export its wrappers of CUDA driver functions.
+
+    Otherwise other libraries in the process could call these wrappers in place of the driver.
+    """
     library = ctypes.CDLL(_native.__file__)
     assert hasattr(library, "PyInit__native")
     assert not [name for name in ("cuInit", "cuCtxSetCurrent", "cuGetErrorString") if hasattr(library, name)]
 
 
 def test_kernel_info():
-    """Every op that has a kernel has the same dtypes on each architecture, and an operator of torch."""
+    """Every op with kernels has the same dtypes on each architecture, and an operator in `torch.ops.oxiwarp`.
+
+    Attention kernels exist from sm_80 on. Kernels for only one GPU, such as sm_90a, exist only for some ops.
+    """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
-    kernels = {row for row in every if not row[2].endswith("a")}  # what runs on one GPU alone is for some ops
+    kernels = {row for row in every if not row[2].endswith("a")}
     assert {row[:2] for row in every - kernels} <= {row[:2] for row in kernels}
     ops, archs = {op for op, _, _ in kernels}, {arch for _, _, arch in kernels}
     assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and archs >= {"sm_75", "sm_80", "sm_90"}
-    products = {row for row in kernels if row[0].startswith("attention")}  # of matrices: from sm_80 on
+    products = {row for row in kernels if row[0].startswith("attention")}
     assert {arch for _, _, arch in products} == archs - {"sm_75"}
     kernels -= products
     assert kernels == {(op, dtype, arch) for op, dtype, _ in kernels for arch in archs}
@@ -71,7 +83,7 @@ def test_kernel_info():
 
 
 def test_no_driver():
-    """Without a driver, asking for devices is an error with the reason."""
+    """Without a CUDA driver, `driver` and `devices` raise RuntimeError with the reason."""
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     for question in (_native.driver, _native.devices):
@@ -95,7 +107,7 @@ def test_info():
 
 
 def test_doctor():
-    """Says ok to what works; without a GPU it fails, and says what to do."""
+    """`doctor` prints "ok" for each part that works. Without a GPU it exits with 1 and prints a remedy."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout
@@ -104,7 +116,7 @@ def test_doctor():
 
 
 def test_demo(tmp_path):
-    """The small demo on the CPU executor: ends with `demo: ok`, leaves a picture."""
+    """`demo` with two steps on the CPU executor ends with `demo: ok` and writes a picture."""
     for package in ("diffusers", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -115,7 +127,7 @@ def test_demo(tmp_path):
 
 
 def test_demo_without_matplotlib(monkeypatch, capsys):
-    """No picture is said in one line, and is no failure."""
+    """Without matplotlib, `demo` succeeds and prints one line that it writes no picture."""
     pytest.importorskip("diffusers")
     from oxiwarp.__main__ import main
 
@@ -139,7 +151,7 @@ def test_demo_arguments(arguments, capsys):
 
 
 def test_demo_can_fail():
-    """The bound is a bound: a module that is off by one part in a hundred does not pass."""
+    """The demo's check accepts a relative error of 1e-4, and rejects an error of 1e-2 or a NaN."""
     from oxiwarp.cli.demo import Job, Outcome
 
     stock = random((1, 8, 4), torch.float32, "cpu")
@@ -152,7 +164,10 @@ def test_demo_can_fail():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_after_use():
-    """The executor's threads do not survive a fork; the child computes the same on its own thread."""
+    """After a fork, the child computes the same result on one thread.
+
+    The executor's worker threads do not survive a fork.
+    """
     x, weight = random((300, 640), torch.float32, "cpu"), make_weight("same", 640, torch.float32, "cpu")
     expected = oxiwarp.rms_norm(x, weight)
     with warnings.catch_warnings():
@@ -162,7 +177,7 @@ def test_fork_after_use():
         try:
             torch.set_num_threads(1)
             os._exit(0 if torch.equal(oxiwarp.rms_norm(x, weight), expected) else 3)
-        except BaseException:  # noqa: BLE001  the child must not come back into pytest
+        except BaseException:  # noqa: BLE001  the child must not return into pytest
             os._exit(4)
     timer = threading.Timer(60, os.kill, (child, 9))
     timer.start()
@@ -173,7 +188,7 @@ def test_fork_after_use():
 
 
 def test_threads(device):
-    """Calls from several threads at once, each with its own input."""
+    """Concurrent calls from eight threads with different inputs give the same results as sequential calls."""
     inputs = [random((64, 320), torch.bfloat16, device, seed=seed) for seed in range(8)]
     expected = [oxiwarp.rms_norm(x) for x in inputs]
     wrong = []

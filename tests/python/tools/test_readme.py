@@ -1,7 +1,7 @@
-"""The Python of README.md runs as it stands: on the GPU where there is one, otherwise on the CPU executor.
+"""Tests that the Python blocks of README.md run, on the GPU if there is one, otherwise on the CPU executor.
 
-The blocks run in order and share their names, as a reader would type them. A block that needs what a test has not (a
-download, say) has `<!-- not run: <reason> -->` on the line before it.
+The blocks run in order and share their variables. A block that a test cannot run, for example because of a download,
+has `<!-- not run: <reason> -->` on the line before it.
 """
 
 import re
@@ -23,7 +23,7 @@ def readme():
 
 
 def run_blocks(page: Path) -> int:
-    """Run the Python of a page; how many blocks there were."""
+    """Run the Python blocks of a page and return the number of blocks that ran."""
     names: dict[str, object] = {"__name__": "__main__"}
     text, ran = page.read_text(), 0
     for block in BLOCK.finditer(text):
@@ -32,7 +32,7 @@ def run_blocks(page: Path) -> int:
         code = block["code"]
         if not torch.cuda.is_available():
             code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
-        # With the lines that the block has in the page, so that a traceback points there.
+        # Leading empty lines make the line numbers of a traceback match the page.
         line = text.count("\n", 0, block.start("code"))
         exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1
@@ -40,11 +40,11 @@ def run_blocks(page: Path) -> int:
 
 
 def test_python_blocks_run(readme, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # whatever they save
+    monkeypatch.chdir(tmp_path)  # the blocks may write files
     assert run_blocks(README), "README.md has no ```python block that runs"
 
 
 def test_every_python_block_is_found(readme):
-    """Another spelling of the fence would leave a block untested."""
+    """`BLOCK` matches every Python fence of the README. A fence that it misses would leave a block untested."""
     fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
     assert len(fences) == len(BLOCK.findall(readme)), fences

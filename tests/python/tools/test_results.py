@@ -1,4 +1,4 @@
-"""benches/results: what docs and sources cite is there, nothing else is, and the folder is small."""
+"""Tests of benches/results: every cited file exists, every file is cited or listed, and the folder is small."""
 
 import re
 import subprocess
@@ -9,18 +9,18 @@ from checkout import ROOT
 RESULTS = ROOT / "benches" / "results"
 CITED = re.compile(r"results/((?:latest/[\w-]+|decisions)/[\w.-]*\w)")
 MAX_FILES, MAX_BYTES = 80, 4_000_000
-THIS = "tests/python/tools/test_results.py"  # has the old paths as a pattern
+THIS = "tests/python/tools/test_results.py"  # contains the old paths as a regex
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no results beside these tests, as in a bundle")
 
 
 def files():
-    """Every file of the folder, by its path from there."""
+    """Return every file of benches/results by its path relative to this folder."""
     return {str(path.relative_to(RESULTS)): path for path in RESULTS.rglob("*") if path.is_file()}
 
 
 def citations():
-    """Paths of results in text files outside of the folder, with one file that cites each."""
+    """Return the results files that text files outside of benches/results cite, each with one citing file."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {}
     for name in tracked.splitlines():
@@ -37,7 +37,10 @@ def test_cited_files_exist():
 
 
 def test_files_are_cited():
-    """A file of decisions, or a plot, by docs or sources; another file of a run by the tables of the README."""
+    """A page or a source file cites every file of decisions/ and every plot.
+
+    `test_tables_list_the_files` covers the other files.
+    """
     cited = citations()
     for name in files():
         if name.startswith("decisions/") or name.endswith(".png"):
@@ -45,7 +48,7 @@ def test_files_are_cited():
 
 
 def test_tables_list_the_files():
-    """A section of benches/results/README.md for each folder, whose table has a row for each file and no other."""
+    """benches/results/README.md has a section for each folder. Its table has one row for each file of the folder."""
     listed = {"README.md"}
     for section in (RESULTS / "README.md").read_text().split("\n## ")[1:]:
         folder, _, text = section.partition("\n")
@@ -54,7 +57,10 @@ def test_tables_list_the_files():
 
 
 def test_comments_name_files_that_exist():
-    """The crates that read and write no table name one only to cite it: by its path, or by its name alone."""
+    """Every `.csv` or `.txt` name in cuda-std, kernels-gpu and host is an existing results file.
+
+    These crates read and write no such files, so each name is a citation.
+    """
     names = {name.rpartition("/")[2] for name in files()}
     for crate in ("cuda-std", "kernels-gpu", "host"):
         for path in (ROOT / crate / "src").rglob("*.rs"):
@@ -69,7 +75,7 @@ def test_the_folder_is_small():
 
 
 def test_old_paths_are_gone():
-    """No document names a folder of an earlier layout, `<gpu>/<date>/<commit>`."""
+    """No tracked file names a folder of the earlier layout `benches/results/<gpu>/<date>/<commit>`."""
     tracked = subprocess.run(
         ["git", "grep", "-lE", r"benches/results/(nvidia-|cpu|ptxas)|(nvidia-h[12]00|cpu|ptxas)/20[0-9]{2}-"],
         cwd=ROOT,

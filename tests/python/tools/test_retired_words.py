@@ -1,4 +1,4 @@
-"""No identifier and no file of the Rust crates has a retired word."""
+"""Tests of names in the Rust crates: no identifier or file name has a retired word, and no type is defined twice."""
 
 import re
 import subprocess
@@ -8,8 +8,9 @@ from checkout import ROOT
 from retired_words import RETIRED
 
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-# Comments, strings, characters and the names of tests, which are sentences.
+# The check skips comments, strings and characters.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^\\'\n])'", re.S)
+# The check also skips the names of tests, because they are sentences.
 TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn \w+")
 STANDARD = re.compile(r"\bmem::forget\b|\.(?:try_)?fold\b|\bfold_left\b")
 
@@ -19,13 +20,14 @@ def retired(name: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """The identifiers of a Rust source that have a retired word."""
+    """Return the identifiers of a Rust source that contain a retired word."""
     for pattern in (NO_CODE, TEST, STANDARD):
         text = pattern.sub(" ", text)
     return sorted({name for name in re.findall(r"[A-Za-z_]\w*", text) if retired(name)})
 
 
 def test_the_check_finds_them():
+    """`words` finds retired words in identifiers, but not in comments, strings, test names or standard functions."""
     assert words(
         'fn held_rows() {} // forget\nlet Quad { octets } = 1; x.iter().fold(0); mem::forget(x); "a turn"'
     ) == [
@@ -64,13 +66,13 @@ CRATES = (
 
 @pytest.mark.parametrize("crate", CRATES)
 def test_no_type_is_defined_twice(crate):
-    """Of the types of a module; a type inside a function is no name of the crate."""
+    """Every type name at module level is unique in its crate folder. Types inside functions are not checked."""
     folder = ROOT / crate
     if not folder.exists():
         pytest.skip("no sources")
     defined: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.rs")):
-        if "/arch/" in path.as_posix():  # one of two backends is compiled
+        if "/arch/" in path.as_posix():  # each build compiles one of the two backends
             continue
         for name in TYPE.findall(path.read_text()):
             defined.setdefault(name, []).append(str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The folders of each Rust crate depend on each other one way, and so do its files, with one cycle excepted."""
+"""Tests of dependencies inside each Rust crate: folders have no cycle, and files have one permitted cycle."""
 
 import importlib.util
 
@@ -8,7 +8,7 @@ from checkout import ROOT
 SCRIPT = ROOT / "scripts" / "rust_modules.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
 
-# The only cycle of files that is meant to stay. The documentation of its module says why.
+# The only permitted cycle of files. The module documentation of these files gives the reason.
 SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
 
 
@@ -40,7 +40,10 @@ def test_the_root_of_the_kernels_has_one_file():
 
 @pytest.fixture
 def crate(tmp_path):
-    """A crate with folders `low` and `high`, of which `high` uses `low` in every way that counts."""
+    """Return a function that writes a crate and returns its dependencies.
+
+    Folder `high` uses folder `low` in every way that the script recognizes. Keyword arguments replace files.
+    """
 
     def write(**changed):
         files = {
@@ -90,7 +93,7 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """A file of a backend means its own; all others mean both."""
+    """In a backend's file, `crate::arch` means this backend. In all other files, it means both backends."""
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',
         "arch/a/mod.rs": "mod part;\n",

@@ -1,4 +1,7 @@
-"""What a bundle's run.sh makes of its steps, with a Python that only says what it is asked to do."""
+"""Tests of a bundle's `run.sh`: steps, exit codes and log files.
+
+A fake Python prints its arguments, and a fake compute-sanitizer reports faults.
+"""
 
 import os
 import shutil
@@ -30,7 +33,7 @@ def bundle(tmp_path):
 
 
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """From the folder above it, where `CDPATH` would have `cd` speak."""
+    """Run `run.sh` from the parent folder of the bundle. `CDPATH` is set, which makes `cd` print its target."""
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     names = {"PYTHON": str(bundle / "python"), "OUT": "the results", "CDPATH": ".", "TMPDIR": str(temporary)}
@@ -59,7 +62,7 @@ esac
 
 @pytest.fixture
 def sanitizer(bundle, monkeypatch):
-    """Its programs: one that lists tests, and a compute-sanitizer that finds something in some."""
+    """Add fake programs to the bundle: one lists tests, and compute-sanitizer reports faults in some of these tests."""
     for name, text in {"bin/test-kernels": PROGRAM, "tools/compute-sanitizer": SANITIZER}.items():
         (bundle / name).parent.mkdir()
         (bundle / name).write_text(text)
@@ -72,7 +75,10 @@ def sanitizer(bundle, monkeypatch):
 
 
 def test_sanitize(bundle, sanitizer):
-    """Each test in a process of its own: one that finds something, does not end or is none leaves the others."""
+    """`run.sh sanitize` runs each kernel test in a separate process.
+
+    A test that fails, does not end or does not exist is reported and does not stop the other tests.
+    """
     out = bundle.parent / "the results"
     ran = run(bundle, "sanitize", "sm_90::a::clean")
     assert ran.returncode == 0 and "== racecheck: 1 of 1 tests clean" in ran.stdout, ran.stderr
@@ -104,7 +110,7 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """Each runs its program with the options and the commit, keeps what it says, and fails with it."""
+    """Each step passes its options and the commit to its program, logs the output, and fails if the program fails."""
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"
@@ -115,7 +121,7 @@ def test_steps(bundle, step, program):
 
 
 def test_usage(bundle):
-    """Every step has its line."""
+    """The usage text has a line for every step."""
     ran = run(bundle, "no-such-step")
     steps = {line.split()[1] for line in ran.stderr.splitlines() if "./run.sh" in line}
     cases = SCRIPT.read_text().partition("case $command in")[2]

@@ -1,1 +1,1 @@
-"""What `python -m oxiwarp` runs, beside the kernel repository: that is `hub`."""
+"""Commands of `python -m oxiwarp`, except `hub`, which builds the kernel repository for Hugging Face."""

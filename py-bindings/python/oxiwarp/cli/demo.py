@@ -1,13 +1,13 @@
-"""`python -m oxiwarp demo`: a real diffusion transformer, stock and patched, step by step.
+"""Compare and time an unpatched and a patched diffusion transformer: `python -m oxiwarp demo`.
 
-diffusers' LTXVideoTransformer3DModel with seeded random weights and its own flow-matching scheduler: on a GPU the real
-28-layer model in bf16 on the latents of 49 frames of 512 x 768 with classifier-free guidance (2 x 2688 tokens), on the
-CPU a small one, in float32 and bf16, whose norms run on the CPU executor.
+The model is diffusers' LTXVideoTransformer3DModel with seeded random weights and a flow-matching scheduler. On a GPU,
+the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
+On the CPU, a small model runs in float32 and bf16, with oxiwarp's kernels on the CPU executor.
 
-The bound on the difference is measured in the same run. The stock model also runs in the next wider type, which shows
-how far its own roundings take its latents: E. The patched model rounds in the same places and only sums rows in another
-order, so it is as far from the wider type as the stock model, and the two are at most 2 E from each other, on average
-and at the worst latent. Beyond that something else than rounding is going on, and the demo fails.
+The same run measures the bound on the difference. The unpatched model also runs in the next wider dtype. The difference
+between these two runs is the rounding error E of the unpatched model. The patched model rounds in the same places and
+only sums rows in another order, so its rounding error is about E too. Thus the patched and the unpatched latents differ
+by at most 2 E, both in the mean and in the maximum. If they differ by more, the demo fails.
 """
 
 import importlib
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """For headings."""
+        """Heading of the job in the output and in the picture."""
         tokens = math.prod(self.grid)
         layers = self.config.get("num_layers", 28)
         return f"LTX-Video, {layers} layers, {str(self.dtype)[6:]}, 2 x {tokens} tokens, {self.steps} steps"
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What one job gave."""
+    """Results of one job: latents of the three runs, and the times of each step in seconds."""
 
     job: Job
     wide: Tensor
@@ -58,26 +58,26 @@ class Outcome:
 
     @property
     def difference(self) -> Tensor:
-        """Patched against stock."""
+        """Absolute difference between the patched and the unpatched latents."""
         return (self.patched.double() - self.stock.double()).abs()
 
     @property
     def own_error(self) -> Tensor:
-        """Stock against the wider type: what rounding does to this model."""
+        """Rounding error of the unpatched model: absolute difference from its latents in the wider dtype."""
         return (self.stock.double() - self.wide.double()).abs()
 
     @property
     def wider(self) -> str:
-        """Name of the wider type."""
+        """Name of the wider dtype."""
         return str(WIDER[self.job.dtype])[6:]
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the mean and of the largest difference."""
+        """Bounds on the mean and on the largest difference."""
         return 2 * self.own_error.mean().item(), 2 * self.own_error.max().item()
 
     def problem(self) -> str:
-        """Why the outputs differ too much, or nothing."""
+        """Return a message if the latents are not finite or differ too much, otherwise an empty string."""
         finite = all(bool(latents.isfinite().all()) for latents in (self.wide, self.stock, self.patched))
         mean, largest = self.difference.mean().item(), self.difference.max().item()
         mean_bound, largest_bound = self.bounds
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def jobs(device: torch.device, steps: int | None) -> list[Job]:
-    """The real model on a GPU, a small one twice on the CPU."""
+    """Return one job with the real model on a GPU, or two jobs with a small model on the CPU."""
     if device.type == "cuda":
         return [Job({}, (7, 16, 24), torch.bfloat16, steps or 8)]
     small = dict(
@@ -102,7 +102,7 @@ def jobs(device: torch.device, steps: int | None) -> list[Job]:
 
 
 def build(job: Job, device: torch.device) -> Any:
-    """The model, seeded."""
+    """Build the unpatched model with seeded random weights."""
     diffusers: Any = importlib.import_module("diffusers")
     torch.manual_seed(0)
     with device:
@@ -111,12 +111,15 @@ def build(job: Job, device: torch.device) -> Any:
 
 
 def cast(model: Any, dtype: torch.dtype) -> Any:
-    """All of the model in one type. (diffusers' own `.to` warns about modules to keep in float32: none here.)"""
+    """Convert all of the model to one dtype.
+
+    It does not call diffusers' `.to`, which warns about modules that should stay in float32.
+    """
     return torch.nn.Module.to(model, dtype)
 
 
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
-    """Latents after all steps, from the same noise each time, and the seconds of each step."""
+    """Denoise the same noise in all steps. Return the latents and the seconds of each step."""
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
     generator = torch.Generator("cpu").manual_seed(1)
@@ -148,7 +151,7 @@ def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], No
 
 
 def run(job: Job, device: torch.device, console: Any) -> Outcome:
-    """One job: the wider type, stock, patched; each stage with a progress bar."""
+    """Run one job: the unpatched model in the wider dtype, the unpatched model, and the patched model."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console.print(f"\n{job.title}, on {device}", style="bold")
@@ -174,7 +177,7 @@ def run(job: Job, device: torch.device, console: Any) -> Outcome:
 
 
 def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
-    """The figures of one job, as a table."""
+    """Print a table of the differences, the times and the device of one job."""
     from rich.table import Table
 
     difference, own = outcome.difference, outcome.own_error
@@ -192,7 +195,7 @@ def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
 
 
 def where(device: torch.device) -> str:
-    """Which device and which PTX."""
+    """Return a description of the device and of the PTX that it runs."""
     if device.type != "cuda":
         return "the CPU executor: the same kernels, thread by thread; it is for checking, not for speed"
     found = _native.devices()[device.index or 0]
@@ -200,12 +203,15 @@ def where(device: torch.device) -> str:
 
 
 def median(values: list[float]) -> float:
-    """The middle one (the upper of two)."""
+    """Return the median. For an even number of values, return the larger of the two middle values."""
     return sorted(values)[len(values) // 2]
 
 
 def demo(steps: int | None = None, device: str | None = None, out: str = "demo.png") -> int:
-    """Run it all. Returns 0, or 1 with the reason printed."""
+    """Run all jobs and write the picture.
+
+    Returns: 0, or 1 if a package is missing or a difference is too large. In this case, print the reason.
+    """
     try:
         importlib.import_module("diffusers")
         from rich.console import Console

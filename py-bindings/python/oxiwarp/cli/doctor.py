@@ -1,4 +1,4 @@
-"""What is here, and whether it works: `python -m oxiwarp info` and `python -m oxiwarp doctor`."""
+"""Describes and checks the installation: `python -m oxiwarp info` and `python -m oxiwarp doctor`."""
 
 import platform
 import sys
@@ -31,7 +31,7 @@ def info() -> int:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """What `info` prints above the kernels."""
+    """Yield the names and values that `info` prints above the table of kernels."""
     yield "oxiwarp", __version__
     yield "python", platform.python_version()
     yield "torch", f"{torch.__version__} (CUDA {torch.version.cuda or 'no'})"
@@ -50,14 +50,14 @@ def facts() -> Iterator[tuple[str, str]]:
 
 
 def check_torch() -> str:
-    """The version, and that the operators have kernels."""
+    """Check that torch is new enough. Return the versions of torch and Python."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
         raise RuntimeError(f"torch {torch.__version__}: pip install 'torch>=2.10'")
     return f"torch {torch.__version__}, Python {sys.version.split()[0]}: the operators are registered"
 
 
 def check_driver() -> str:
-    """The driver."""
+    """Check that a CUDA driver is installed. Return its version."""
     try:
         return f"CUDA {_native.driver()}"
     except RuntimeError as error:
@@ -65,7 +65,7 @@ def check_driver() -> str:
 
 
 def check_torch_cuda() -> str:
-    """That torch has CUDA and sees a GPU."""
+    """Check that torch is built with CUDA and finds a GPU."""
     if torch.version.cuda is None:
         raise RuntimeError("this torch was built without CUDA: install a CUDA build of torch")
     if not torch.cuda.is_available():
@@ -74,7 +74,7 @@ def check_torch_cuda() -> str:
 
 
 def check_ptx(index: int) -> str:
-    """That one GPU loads the PTX."""
+    """Check that GPU number `index` loads oxiwarp's PTX."""
     device = _native.devices()[index]
     if device["error"]:
         raise RuntimeError(f"{device['error']}: a GPU of sm_75 (Turing) or newer and a newer driver may help")
@@ -82,7 +82,10 @@ def check_ptx(index: int) -> str:
 
 
 def check_op(device: str) -> str:
-    """That both operators are right on one device: of float64 within 2 eps of 16 bits, or 16 eps of float32."""
+    """Check `rms_norm` and `add_rms_norm` on one device against float64.
+
+    The relative error may be 2 eps in a 16-bit dtype, and 16 eps in float32.
+    """
     worst = 0.0
     for dtype in DTYPES:
         generator = torch.Generator("cpu").manual_seed(0)
@@ -105,7 +108,7 @@ def check_op(device: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Name and check, in the order in which they make sense."""
+    """Yield the name and the function of each check. Each check can rely on the checks before it."""
     yield "torch", check_torch
     yield "CPU executor", lambda: check_op("cpu")
     yield "driver", check_driver
@@ -116,7 +119,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def doctor() -> int:
-    """One line per check, with the remedy where it fails. Returns 1 if one failed."""
+    """Print one line per check, with a remedy if the check fails. Return 1 if a check failed, otherwise 0."""
     failed = 0
     for name, check in checks():
         try:

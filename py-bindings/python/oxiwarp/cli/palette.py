@@ -1,4 +1,4 @@
-"""Colours of all pictures: Okabe and Ito's palette, which people with any form of colour blindness can tell apart."""
+"""Colours of all pictures: the palette of Okabe and Ito, which is distinguishable with any form of colour blindness."""
 
 BLACK = "#000000"
 ORANGE = "#E69F00"

@@ -1,4 +1,4 @@
-"""The demo's picture: the error against the stock model next to the stock model's own rounding error."""
+"""Draws the demo's picture: the difference between patched and unpatched model, next to the model's rounding error."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .demo import Outcome
 
 PATCHED, STOCK = BLUE, ORANGE
-# Lines and markers differ in more than their colour.
+# The series differ in line style and marker, not only in colour.
 SERIES: dict[str, dict[str, Any]] = {
     "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
     "stock against stock in a wider type: rounding error": dict(
@@ -30,9 +30,10 @@ def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
 
 
 def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
-    """A row for each job: both errors in one frame, the errors of all latents, their mean and maximum with the bound.
+    """Draw a row of panels for each job.
 
-    With `times`, the time of each step as well: times of the CPU executor say nothing about a GPU.
+    The panels show both errors of the first frame, the distribution of the errors, and their mean and maximum with the
+    bound. With `times`, one more panel shows the time of each step. Times of the CPU executor are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -54,7 +55,7 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Both errors of the first latent frame, with one scale of colours."""
+    """Draw both errors of the first latent frame as images with a common colour scale."""
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
     largest = max(float(frame.max()) for frame in frames) or 1.0
@@ -66,12 +67,12 @@ def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
 
 
 def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
-    """The mean over channels of the first latent frame, as an image."""
+    """Return the first latent frame as an image: the mean over its channels."""
     return latents[0].float().reshape(*outcome.job.grid, -1)[0].mean(-1)
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
-    """How many latents have an error larger than a value. The logarithmic axis leaves out errors of 0."""
+    """Draw the share of latents whose error is larger than a value. The logarithmic axis omits errors of 0."""
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
         axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)
@@ -89,7 +90,7 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 
 
 def checked(axis: Any, outcome: "Outcome") -> None:
-    """What the demo checks: mean and maximum of the errors, and the bound on the difference from the stock model."""
+    """Draw the values that the demo checks: mean and maximum of both errors, and the bounds."""
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
     errors = (*zip(means, maxima, strict=True), outcome.bounds)
@@ -104,7 +105,7 @@ def checked(axis: Any, outcome: "Outcome") -> None:
 
 
 def steps(axis: Any, outcome: "Outcome") -> None:
-    """Milliseconds of each step."""
+    """Draw the milliseconds of each step."""
     both = ((-0.2, outcome.stock_times, "stock", STOCK, "//"), (0.2, outcome.patched_times, "patched", PATCHED, ""))
     for shift, times, label, color, hatch in both:
         places = [at + shift for at in range(1, len(times) + 1)]

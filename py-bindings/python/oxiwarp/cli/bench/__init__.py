@@ -1,7 +1,7 @@
-"""`python -m oxiwarp bench --model ltx`: a whole model, stock, compiled and patched, in one run.
+"""Benchmark a whole model in several variants, unpatched, compiled and patched: `python -m oxiwarp bench --model ltx`.
 
-Times are of the wall, per transformer step; samples of patched models are compared with the stock model's; a profile
-says which kernels take the GPU's time. Weights are random, which changes no time.
+It measures the wall-clock time of a transformer step, and compares the output of each variant with the unpatched model.
+A profile shows which kernels take the GPU time. Weights are random, which does not change the time.
 """
 
 import gc
@@ -29,9 +29,9 @@ from .workloads import WORKLOADS, Workload
 def bench(
     models: list[str], variants: list[str], rounds: int, device: str, small: bool, graphs: bool, out: str | None
 ) -> int:
-    """Run it, print a table for each model, write `<out>/<model>.json`, first with the times alone.
+    """Measure the models, print tables, and write `<out>/<model>.json` after each part of the measurement.
 
-    Returns 0, or 1 with the reason printed: one model or variant that does not run leaves the others.
+    Returns: 0, or 1 if a model or variant failed. In this case, print the reason and measure the others.
     """
     try:
         from rich.console import Console
@@ -62,9 +62,9 @@ def bench(
 
 
 def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
-    """Compile each variant that is compiled, and say how long that took: a later run finds it in Inductor's cache.
+    """Run the first step of each compiled variant and print its time, to fill Inductor's cache for a later run.
 
-    Returns 0, or 1 with the reason printed.
+    Returns: 0, or 1 if a variant failed. In this case, print the reason.
     """
     from rich.console import Console
 
@@ -86,25 +86,25 @@ def compile_only(models: list[str], variants: list[str], device: str, small: boo
 
 
 def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
-    """Where, and in which type."""
+    """Return the device and the dtype of a run: float32 on the CPU, bfloat16 on a GPU."""
     place = torch.device(device)
     return place, torch.float32 if place.type == "cpu" else torch.bfloat16
 
 
 def forget() -> None:
-    """Free a model that nothing refers to but cycles, and its compiled code: the next one needs the memory."""
+    """Free the previous model, which only reference cycles keep alive, and its compiled code."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def where(device: torch.device) -> str:
-    """The device's name."""
+    """Return the name of the GPU, or "CPU executor"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU executor"
 
 
 def show(results: list[Result], console: Any) -> None:
-    """Time, agreement with the stock model, and the profile, as tables."""
+    """Print tables with the times, the agreement with the unpatched model, and the profile."""
     from rich.table import Table
 
     for result in results:
@@ -143,7 +143,7 @@ def show(results: list[Result], console: Any) -> None:
     profiled = [result for result in results if result.profile is not None]
     if profiled:
         table = Table(
-            "GPU time of a step, ms", "GEMM", "attention", "ours", "other", "kernels", "the longest of the other"
+            "GPU time of a step, ms", "GEMM", "attention", "oxiwarp", "other", "kernels", "longest other kernels"
         )
         for result in profiled:
             p = result.profile
@@ -164,7 +164,7 @@ def show(results: list[Result], console: Any) -> None:
 
 
 def save(workload: Workload, results: list[Result], device: torch.device, dtype: torch.dtype, file: Path) -> None:
-    """All figures, with what they were measured on."""
+    """Write the results and the facts about the machine to a JSON file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "model": workload.title,
@@ -181,21 +181,24 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """For JSON, which has no infinity: `psnr` is null where samples are equal, `equal` too where not finite."""
+    """Return a result for JSON, with None in place of infinite or NaN values.
+
+    `psnr` is None if the samples are equal. Both `equal` and `psnr` are None if the reference is not finite.
+    """
     agreement = {"equal": result.equal, "psnr": result.psnr}
     finite = {name: x if x is not None and math.isfinite(x) else None for name, x in agreement.items()}
     return {**asdict(result), "median": result.median, **finite}
 
 
 def command(arguments: list[str]) -> str:
-    """The command line, without the folder that the results go to: a path of this machine."""
+    """Return the command line without `--out`, which names a path of this machine."""
     words = iter(arguments)
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     return shlex.join(["python", "-m", "oxiwarp", *(word for word in kept if not word.startswith("--out="))])
 
 
 def driver() -> str:
-    """The NVIDIA driver's version, as nvidia-smi says it."""
+    """Return the version of the NVIDIA driver from nvidia-smi, or "unknown"."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0]
@@ -204,7 +207,7 @@ def driver() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what has an influence."""
+    """Return the versions of Python, CUDA and the packages that influence the results."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "cuda": str(torch.version.cuda)}

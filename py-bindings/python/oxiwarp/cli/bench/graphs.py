@@ -1,4 +1,4 @@
-"""Steps as CUDA graphs: what a GPU takes for a step while nothing waits for Python."""
+"""Times steps as CUDA graphs. A replay shows the GPU time of a step without Python overhead."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,15 @@ from .turns import in_turns
 def replay(
     steps: dict[int, Callable[[], object]], rounds: int, timed: Callable[[Callable[[], object]], float]
 ) -> dict[int, list[float]]:
-    """Milliseconds of each replay of each step that can be captured, in turns. Each step has run before."""
+    """Return the milliseconds of each replay, for each step that a CUDA graph can capture.
+
+    The replays of the steps alternate. Each step must have run once before.
+    """
     graphs = dict[int, torch.cuda.CUDAGraph]()
     for at, step in steps.items():
         try:
             graphs[at] = captured(step)
-        except RuntimeError:  # it asks the GPU for something, or what it asks for is more memory than is left
+        except RuntimeError:  # the step synchronizes with the GPU, or memory is exhausted
             continue
     times = {at: list[float]() for at in graphs}
     for _, at in in_turns(graphs, rounds):
@@ -24,7 +27,7 @@ def replay(
 
 
 def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A step, once warm on the stream that captures it, as a graph that has been replayed once."""
+    """Capture a step in a CUDA graph, after one warm-up call on the capturing stream, and replay it once."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

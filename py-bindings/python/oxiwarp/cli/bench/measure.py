@@ -1,7 +1,7 @@
-"""One workload in several variants, in one process: the same weights, the same inputs, taking turns.
+"""Measures several variants of one workload in one process, with the same weights and inputs. Their steps alternate.
 
-Every variant has module objects of its own, stock, patched or compiled, around one set of parameters. A step is timed
-by the wall, from an idle GPU to an idle GPU.
+Every variant (unpatched, patched or compiled) has separate module objects, which share one set of parameters. The time
+of a step is wall-clock time between two synchronizations with the GPU.
 """
 
 import copy
@@ -27,33 +27,33 @@ from .workloads import Workload
 
 @dataclass
 class Result:
-    """What one variant gave."""
+    """Measurements of one variant."""
 
     variant: Variant
     milliseconds: list[float] = field(default_factory=list)
-    """Of each step."""
+    """Wall-clock time of each step."""
     launching: list[float] = field(default_factory=list)
-    """Of these, until Python had launched everything."""
+    """Milliseconds of each step until Python has launched all kernels."""
     in_a_row: float | None = None
-    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline; None where
-    the sample is one step."""
+    """Mean milliseconds per step of a sample, whose steps run without synchronization between them, as in a pipeline.
+    None if a sample has only one step."""
     replayed: list[float] | None = None
-    """Milliseconds of each replay of a step that a CUDA graph has captured; None: not asked for, or not captured."""
+    """Milliseconds of each CUDA graph replay of a step. None if CUDA graphs were not requested or capture failed."""
     warmup: float = 0.0
-    """Seconds of the first step, compilation included."""
+    """Seconds of the first step, including compilation."""
     patch_seconds: float | None = None
     equal: float | None = None
-    """Share of the sample's values that are those of the stock model, bit for bit."""
+    """Share of the sample's values that equal the values of the unpatched model's sample."""
     psnr: float | None = None
-    """Of the sample against the stock model's, dB; infinite where they are equal."""
+    """PSNR in dB of the sample against the unpatched model's sample. Infinite if the samples are equal."""
     profile: Profile | None = None
     report: str = ""
     error: str = ""
-    """Why there are no figures."""
+    """Reason why the variant was not measured, or an empty string."""
 
     @property
     def median(self) -> float | None:
-        """Milliseconds of a step."""
+        """Median milliseconds of a step, or None if nothing was measured."""
         return median(self.milliseconds) if self.milliseconds else None
 
 
@@ -67,10 +67,10 @@ def measure(
     graphs: bool,
     progress: Progress,
 ) -> Iterator[list[Result]]:
-    """Time every variant, compare its sample with the stock model's, see where time goes, and time CUDA `graphs` of it.
+    """Time every variant, compare its sample with the unpatched model's sample, and profile one step of each variant.
 
-    Yields the results after each of these parts, so that what was measured is not lost where a later one is stopped.
-    Raises where the stock model, the first variant, does not run.
+    With `graphs`, also time the steps as CUDA graphs. Yield the results after each part, so that an interruption does
+    not lose them. Raise an exception if the unpatched model, which is the first variant, does not run.
     """
     with torch.no_grad():
         progress.begin("building the model")
@@ -81,7 +81,7 @@ def measure(
         for at, variant in enumerate(variants):
             try:
                 result, step, latents = begin(workload, variant, model, arguments, device, progress)
-            except Exception as failure:  # out of memory, or not compiled: the others are measured
+            except Exception as failure:  # for example out of memory; measure the other variants
                 if reference is None:
                     raise
                 results.append(Result(variant, error=f"{type(failure).__name__}: {str(failure).strip()}"))
@@ -111,12 +111,12 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """How many stages `measure` begins: the model, each variant, the rounds, the profiles, the CUDA graphs."""
+    """Return the number of stages of `measure`: the model, each variant, the rounds, the profiles, the CUDA graphs."""
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Seconds of a variant's first step. What Inductor compiled is in its cache then."""
+    """Run the first step of a variant, which fills Inductor's cache, and return its seconds."""
     with torch.no_grad():
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
@@ -128,9 +128,9 @@ def compile_one(workload: Workload, variant: Variant, device: torch.device, dtyp
 
 
 def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The stock model, with the same weights each time."""
+    """Build the unpatched model. The weights are the same each time."""
     torch.manual_seed(0)
-    with device:  # for this alone: torch.compile does not trace through it
+    with device:  # only around construction, because torch.compile cannot trace this context
         return nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
 
 
@@ -142,7 +142,7 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """A variant's first step and its sample: what is known of it, what makes a step, and the sample."""
+    """Run the first step and the sample of a variant. Return its result, a callable for a step, and the sample."""
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
     step = functools.partial(run_step, workload, run, arguments)
@@ -160,7 +160,7 @@ def begin(
 
 
 def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
-    """A model of its own for a variant, and what calls it."""
+    """Copy the model for a variant, patch or compile it, and return the result object and the callable model."""
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
         started = time.perf_counter()
@@ -173,13 +173,13 @@ def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[R
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """A copy of the modules around the same parameters and buffers."""
+    """Copy the modules of a model. The copy shares its parameters and buffers with `model`."""
     tensors = (*model.parameters(), *model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> Tensor:
-    """The latents after all steps."""
+    """Denoise the latents with a flow-matching scheduler and return them after all steps."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler()
@@ -196,7 +196,10 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """The share of equal values, and the PSNR in dB with the reference's range as its peak; -inf beside infinities."""
+    """Return the share of equal values, and the PSNR in dB, whose peak is the range of the reference.
+
+    If the error is infinite, the PSNR is -inf. If the reference is not finite, both values are NaN.
+    """
     if not reference.isfinite().all():
         return math.nan, math.nan
     error = (y.double() - reference.double()).square().mean().item()
@@ -206,14 +209,14 @@ def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """One step, which finds its arguments as the one before did."""
+    """Restore the arguments to their state before the previous step, and run a step."""
     if workload.restore is not None:
         workload.restore(arguments)
     return run(**arguments)
 
 
 def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Milliseconds until Python has launched a step, and until the GPU has done it."""
+    """Return the milliseconds until Python has launched a step, and until the GPU has completed it."""
     synchronize(device)
     started = time.perf_counter()
     step()
@@ -223,7 +226,7 @@ def timed(step: Callable[[], object], device: torch.device) -> tuple[float, floa
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the GPU."""
+    """Synchronize with the GPU. On the CPU, do nothing."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

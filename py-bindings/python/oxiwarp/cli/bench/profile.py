@@ -1,4 +1,4 @@
-"""Where the GPU's time of one step goes: matrix products, attention, our kernels, everything else by name."""
+"""Profiles the GPU time of one step: matrix products, attention, oxiwarp kernels, and other kernels by name."""
 
 import re
 from collections import Counter
@@ -11,31 +11,31 @@ from ... import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
-INDUCTOR = re.compile(r"triton_(?!tem)")  # not its templates: those are matrix products and attention
-NAMED = 6  # kernels of "other" that are named
+INDUCTOR = re.compile(r"triton_(?!tem)")  # except triton_tem: templates of matrix products and attention
+NAMED = 6  # number of "other" kernels that the profile names
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Milliseconds of one step by category."""
+    """GPU milliseconds of one step by category of kernel."""
 
     gemm: float
     attention: float
     ours: float
     other: float
     named: Mapping[str, float]
-    """The longest of the other kernels."""
+    """The other kernels with the longest times, in milliseconds."""
     kernels: int
-    """Launched."""
+    """Number of launched kernels."""
 
     @property
     def total(self) -> float:
-        """All of the GPU's time."""
+        """GPU milliseconds of all kernels."""
         return self.gemm + self.attention + self.ours + self.other
 
 
 def profile(step: Callable[[], object]) -> Profile:
-    """One step under torch's profiler."""
+    """Run one step under torch's profiler and return the times of its kernels."""
     ours = {entry for kernel in kernel_info() for entry in kernel["entries"]}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -57,9 +57,10 @@ def profile(step: Callable[[], object]) -> Profile:
 
 
 def category(name: str, ours: set[str]) -> str:
-    """Of a kernel. Attention first: cuDNN's and CUTLASS' attention kernels have names of matrix products too.
+    """Return the category of a kernel by its name. `ours` has the names of oxiwarp's kernels.
 
-    Inductor names its element-wise kernels and reductions after the operators around them, attention among these.
+    Inductor's fused kernels come before attention, because their names can contain names of nearby attention operators.
+    Attention comes before "gemm", because cuDNN's and CUTLASS's attention kernels also have names of matrix products.
     """
     if name in ours:
         return "ours"

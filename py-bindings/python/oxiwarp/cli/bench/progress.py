@@ -1,14 +1,14 @@
-"""How far a measurement is: a bar in a terminal, and elsewhere a line for each stage. Both go to stderr."""
+"""Shows the progress of a measurement on stderr: bars in a terminal, otherwise one line for each stage."""
 
 import time
 from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """What a measurement tells of itself."""
+    """Methods that a measurement calls to report its progress."""
 
     def begin(self, stage: str, steps: int = 1) -> None:
-        """Begin a stage of so many steps. This ends the stage before."""
+        """End the previous stage and begin a stage with the given number of steps."""
 
     def step(self) -> None:
         """Count one step of this stage."""
@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 class Stages:
-    """A `Progress` of a known number of stages, as a context manager: leaving it removes the bar."""
+    """A `Progress` with a known number of stages. It is a context manager, whose exit removes the bars."""
 
     def __init__(self, count: int, console: Any = None) -> None:
         from rich.console import Console
@@ -41,7 +41,7 @@ class Stages:
         self._bars.stop()
 
     def begin(self, stage: str, steps: int = 1) -> None:
-        """Begin a stage of so many steps."""
+        """Begin a stage with the given number of steps."""
         self._bars.update(self._all, completed=self._number)
         self._number += 1
         self._bars.reset(self._stage, description=stage, total=steps)

@@ -1,12 +1,15 @@
-"""Whose turn it is: in each round everybody's, in another order."""
+"""Determines the order of measurements: each round has every item once, in random order."""
 
 import random
 from collections.abc import Iterable, Iterator
 
 
 def in_turns(names: Iterable[int], rounds: int) -> Iterator[tuple[int, int]]:
-    """The number of a round, and a name, until all had their turn in each. A GPU at its power limit is slower after a
-    step without pauses, so no name always follows the same one."""
+    """Yield the round and the name of each measurement. Every round has all names, in a random order.
+
+    At its power limit, a GPU is slower after a step that kept it busy without pauses. Thus no name always follows the
+    same name.
+    """
     for number in range(rounds):
         turns = list(names)
         random.Random(number).shuffle(turns)

@@ -8,16 +8,16 @@ COMPILED = "compiled"
 
 @dataclass(frozen=True)
 class Variant:
-    """How a model runs."""
+    """A way to run a model: patched or not, compiled or not."""
 
     name: str
-    """For the command line and results files: lower-case words with hyphens between them."""
+    """Name in the command line and results files: lower-case words with hyphens between them."""
     mode: str | None = None
-    """Of `oxiwarp.patch`, or None for the stock model."""
+    """The argument `mode` of `oxiwarp.patch`, or None for the unpatched model."""
     compiled: bool = False
     """Whether torch.compile compiles the model."""
     attention: bool | None = None
-    """Of `oxiwarp.patch`."""
+    """The argument `attention` of `oxiwarp.patch`."""
 
 
 VARIANTS = (
@@ -31,7 +31,7 @@ VARIANTS = (
     Variant("patched-fast-compiled", "fast", compiled=True),
 )
 
-# Names in the results files of 2026-11-25 and before, and in the commands that these files hold.
+# Variant names in results files up to 2026-11-25, and in the commands that these files record.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",
@@ -43,7 +43,7 @@ OLD_NAMES = {
 
 
 def current_name(name: str) -> str:
-    """The name of today for a name of any results file."""
+    """Convert a variant name from any results file to the current name."""
     return OLD_NAMES.get(name, name)
 
 

@@ -1,7 +1,7 @@
-"""The models that are measured end to end: their real sizes, or small ones for a test, with seeded random weights.
+"""Models that `bench` measures end to end, in their real sizes or in small sizes for tests, with seeded random weights.
 
-A workload is a model and the arguments of one step. Those of diffusion models denoise by flow matching; a language
-model runs over a prompt, or decodes one token at a time.
+A workload is a model and the arguments of one step. A step of a diffusion model denoises latents by flow matching. A
+step of a language model processes a prompt or decodes one token.
 """
 
 from collections.abc import Callable
@@ -21,27 +21,27 @@ class Workload:
     name: str
     title: str
     build: Callable[[bool], nn.Module]
-    """The model; True: a small one."""
+    """Builds the model. The argument True requests a small model."""
     arguments: Callable[[nn.Module, bool, torch.device, torch.dtype], Arguments]
-    """Of one step; the same seeded values each time."""
+    """Creates the arguments of one step, with the same seeded values each time."""
     state: str = "hidden_states"
-    """The argument that a step changes."""
+    """Name of the argument with the latents, which each step of a diffusion model updates."""
     sigma: float = 1000.0
-    """`timestep` at the beginning, or 0 for a model without one."""
+    """Value of `timestep` at the first step, or 0 for a model without timesteps."""
     steps: int = 30
-    """Of the sample by which models are compared: as many as a pipeline makes, so that what differs can add up. The
-    longest ones are Wan's, 30 of half a second on an H200 for each variant."""
+    """Steps of the sample that is compared with the unpatched model. It has as many steps as a pipeline, so that errors
+    can accumulate."""
     restore: Callable[[Arguments], None] | None = None
-    """Undoes what a step did to its arguments."""
+    """Restores the arguments that a step has modified."""
 
     @property
     def denoises(self) -> bool:
-        """Whether a step's output moves its `state`."""
+        """Whether the workload is a diffusion model, whose step output updates `state`."""
         return self.sigma > 0
 
 
 def seeded(seed: int, *shape: int) -> Tensor:
-    """Normal values, the same on every device."""
+    """Return normally distributed values, which are generated on the CPU and so do not depend on the device."""
     return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
 
 
@@ -208,7 +208,10 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 
 
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
-    """The step after a prompt, whose keys and values are in the cache; as it is once the step was made."""
+    """Return the arguments of one decoding step after a prompt.
+
+    The KV cache contains the prompt and the new token, as after the step. `_forget` removes the new token.
+    """
     from transformers import DynamicCache
 
     tokens, cache = 11 if small else 1024, DynamicCache()
@@ -219,7 +222,10 @@ def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) ->
 
 
 def _forget(arguments: Arguments) -> None:
-    """The cache as it was before the step: with the same strides each time, and without asking the GPU anything."""
+    """Remove the last token from the KV cache.
+
+    This keeps the strides of the cache and does not synchronize with the GPU.
+    """
     arguments["past_key_values"].crop(-1)
 
 
