@@ -13,26 +13,52 @@ VENV := .venv$(if $(TORCH),-$(TORCH))
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 REQUIREMENTS := py-bindings/requirements
+# `make test OP=softmax` builds and runs only the tests that name this op.
+OP ?=
+# Processes of pytest. Each loads torch, so that memory limits their number.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
+# The complete wheel if it is installed, otherwise a development wheel: it has the PTX of this machine's GPUs, or none.
+INSTALLED := $(VENV)/.$(if $(wildcard $(VENV)/.wheel),wheel,development)
+GPU_PTX = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel lists hub bundle lint docs clean check
+.PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel lists hub \
+	bundle lint docs clean doctor
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/.wheel $(VENV)/.demo ## patch a diffusers model, compare it with the stock one, save demo.png
+demo: $(VENV)/.demo $(INSTALLED) ## patch a diffusers model, compare it with the stock one, save demo.png
 	$(PY) -m oxiwarp demo
 
-test: test-rust test-python ## every Rust and Python test (those for a GPU where there is one); TORCH=<version> picks torch
+test: $(if $(OP),test-op,test-rust test-python) ## all tests, on a GPU too if there is one; OP=<op>: only its tests; TORCH=<version>
 
 test-rust: dist/.toolchain
 	cargo test --workspace
 
 test-python: $(VENV)/.wheel $(VENV)/.test
-	$(PY) -m pytest tests/python
+	$(PYTEST) tests/python
 
-bench: | check ## measure every kernel beside its rivals; needs a GPU, and says so
-	@if $(PYTHON) scripts/gpu.py; then $(MAKE) --no-print-directory bench-gpu; fi
+test-op: $(INSTALLED) $(VENV)/.test
+	$(if $(wildcard $(VENV)/.wheel),,OXIWARP_PTX=$(GPU_PTX) )cargo test -p oxiwarp-tests --test kernels -- $(OP)
+	$(PYTEST) tests/python -k $(OP)
+
+test-extra: $(VENV)/.wheel $(VENV)/.test ## slow tests: five minutes of random calls, and every change of every patched model
+	$(PY) tests/python/fuzz --seconds 300
+	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
+
+# The tests of the sources' own rules take milliseconds each.
+RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
+check: $(INSTALLED) $(VENV)/.test dist/.toolchain ## the fast check before a commit: formatting, clippy, ruff, types, fast tests
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(RUFF_AND_TYPES)
+	cargo test --quiet -p oxiwarp-cuda-std -p oxiwarp-kernels-gpu
+	$(PY) -m pytest -q tests/python/tools -k "$(RULES)"
+
+bench: | doctor ## measure every kernel and its baselines; needs a GPU
+	@if $(PYTHON) scripts/gpu.py --require; then $(MAKE) --no-print-directory bench-gpu; fi
 
 bench-gpu: $(VENV)/.wheel $(VENV)/.bench
 	cargo run --release -p oxiwarp-benches --bin bench
@@ -53,7 +79,7 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwar
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl
 
-lists: | check ## write the lists of modules again, after a file of an op or a test came or went
+lists: | doctor ## write the lists of modules again, after a file of an op or a test came or went
 	$(PYTHON) scripts/module_lists.py
 
 hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
@@ -72,17 +98,21 @@ lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, types, stubs, do
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	$(RUFF_AND_TYPES)
+	$(PY) -m mypy.stubtest oxiwarp._native
+
+define RUFF_AND_TYPES
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
 	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
 	$(PY) -m mypy --config-file py-bindings/pyproject.toml py-bindings/python/oxiwarp
-	$(PY) -m mypy.stubtest oxiwarp._native
+endef
 
 clean: ## remove everything that these targets made
 	rm -rf target dist .venv .venv-* demo.png
 
-# What the machine has to have. Each line prints nothing, or stops with what to install.
+# Each line prints nothing, or stops with the name of the missing program and the command that installs it.
 need = $(if $(shell $(1) 2>/dev/null),,$(error $(2)))
-check:
+doctor: ## check that this machine has what a build needs
 	@$(call need,command -v rustup,rustup is missing: install it from https://rustup.rs (or: apt-get install rustup))
 	@$(call need,command -v cc,a C compiler is missing: apt-get install gcc libc6-dev)
 	@$(call need,command -v $(PYTHON),$(PYTHON) is missing: apt-get install python3 python3-venv)
@@ -92,11 +122,11 @@ check:
 		apt-get install python3-venv)
 , := ,
 
-dist/.toolchain: rust-toolchain.toml scripts/toolchain.sh | check
+dist/.toolchain: rust-toolchain.toml scripts/toolchain.sh | doctor
 	scripts/toolchain.sh
 	mkdir -p dist && touch $@
 
-$(VENV)/.created: | check
+$(VENV)/.created: | doctor
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
@@ -131,4 +161,14 @@ dist/.wheel: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR),.FORCE) | $(VENV
 
 $(VENV)/.wheel: dist/.wheel $(VENV)/.created
 	$(PIP) install --force-reinstall --no-deps dist/oxiwarp-*.whl
+	rm -f $(VENV)/.development
+	touch $@
+
+dist/development/.wheel: $(SOURCES) dist/.toolchain | $(VENV)/.build
+	rm -rf dist/development
+	OXIWARP_PTX=$(GPU_PTX) $(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist/development
+	touch $@
+
+$(VENV)/.development: dist/development/.wheel $(VENV)/.created
+	$(PIP) install --force-reinstall --no-deps dist/development/oxiwarp-*.whl
 	touch $@

@@ -1,20 +1,58 @@
-"""Exits with 0 if CUDA can use a GPU. Otherwise prints the reason and exits with 1."""
+"""Print the PTX architectures of this machine's GPUs as a value of OXIWARP_PTX: "sm_90,sm_90a", or "none".
+
+`gpu.py --require` prints nothing if CUDA finds a GPU. Otherwise it prints the reason and exits with 1.
+"""
 
 import ctypes
 import sys
 
+ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
+NATIVE = {90: ["sm_90a"]}  # PTX that runs on one compute capability only, in addition to the other PTX
+MAJOR, MINOR = 75, 76  # CUdevice_attribute: compute capability
 
-def reason_for_none() -> str | None:
+
+def capabilities() -> list[int]:
+    """Return the compute capability of each GPU, times ten. Raises RuntimeError if CUDA finds none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return f"the NVIDIA driver is not available: {error}"
-    count = ctypes.c_int()
+        raise RuntimeError(f"the NVIDIA driver is not available: {error}") from None
+    count, value = ctypes.c_int(), ctypes.c_int()
     if code := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return f"the NVIDIA driver finds no device: error {code}"
-    return None if count.value else "the NVIDIA driver finds no device"
+        raise RuntimeError(f"the NVIDIA driver finds no device: error {code}")
+    if not count.value:
+        raise RuntimeError("the NVIDIA driver finds no device")
+
+    def attribute(number: int, device: int) -> int:
+        driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    return [10 * attribute(MAJOR, device) + attribute(MINOR, device) for device in range(count.value)]
 
 
-if reason := reason_for_none():
-    print(f"no GPU, nothing to measure: {reason}")
-    sys.exit(1)
+def selection(capabilities: list[int]) -> str:
+    """Return the PTX that these GPUs load: for each GPU the newest that it runs, and the PTX for it only.
+
+    >>> selection([90, 89])
+    'sm_80,sm_90,sm_90a'
+    >>> selection([70])
+    'none'
+    """
+    names = set()
+    for capability in capabilities:
+        runs = [name for name, oldest in ARCHS.items() if oldest <= capability]
+        names |= {*runs[-1:], *NATIVE.get(capability, ())}
+    return ",".join(sorted(names)) or "none"
+
+
+if __name__ == "__main__":
+    require = sys.argv[1:] == ["--require"]
+    try:
+        found = capabilities()
+    except RuntimeError as error:
+        if require:
+            print(f"no GPU here, so nothing to measure: {error}")
+            sys.exit(1)
+        found = []
+    if not require:
+        print(selection(found))
