@@ -94,12 +94,15 @@ docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdo
 	cp -r target/doc target/site/rust
 	@echo "open target/site/index.html, and target/site/rust/oxiwarp/index.html for the Rust crates"
 
-lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, types, stubs, documentation: no warnings
+lint: $(VENV)/.wheel $(VENV)/.test $(VENV)/.lint ## check, and stubs, documentation, spelling and workflows: no warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	$(RUFF_AND_TYPES)
 	$(PY) -m mypy.stubtest oxiwarp._native
+	$(VENV)/bin/typos
+	$(VENV)/bin/zizmor --quiet --offline .github/workflows
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 define RUFF_AND_TYPES
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
@@ -141,6 +144,10 @@ $(VENV)/.demo: $(REQUIREMENTS)-demo.txt $(VENV)/.created
 $(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
 	$(PIP) install -r $<
 	$(PIP) install --no-deps -r $(REQUIREMENTS)-ptx.txt
+	touch $@
+
+$(VENV)/.lint: $(REQUIREMENTS)-lint.txt $(VENV)/.created
+	$(PIP) install -r $<
 	touch $@
 
 $(VENV)/.docs: $(REQUIREMENTS)-docs.txt $(VENV)/.created

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from ops import FAMILIES, FAMILY_OF
 
-from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILLION
+from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 
 ELEMENTS = 2**32  # a tensor with more elements needs offsets of more than 32 bits
-COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY_BLUE, BLACK)
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
 # The number of an op selects its colour and its marker. The pairs of the first 35 ops differ.
 COLUMNS = 3
