@@ -158,11 +158,11 @@ $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
 	$(PIP) install -r $<
 	touch $@
 
-# Of PTX from elsewhere nobody here sees when it changes: made each time, and again without it.
-dist/.wheel: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR),.FORCE) | $(VENV)/.build
+# With PTX from another folder, or with a part of the PTX, the wheel is built each time and leaves no stamp.
+dist/.wheel: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),.FORCE) | $(VENV)/.build
 	rm -f dist/oxiwarp-*.whl
 	$(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist
-	$(if $(OXIWARP_PTX_DIR),rm -f,touch) $@
+	$(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),rm -f,touch) $@
 
 .FORCE:
 
