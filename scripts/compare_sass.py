@@ -67,8 +67,8 @@ def assemble(source: Path) -> dict[str, Code]:
     _, *functions = FUNCTION.split(dump)
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
-        # cuobjdump prints two lines per instruction: address, text and first half of the 16 bytes, then the second
-        # half. It pads the lines to the longest line of the module, so join the words with single spaces.
+        # cuobjdump prints two lines per instruction: address, text and first half of the 16 bytes, then the
+        # second half. It pads the lines to the longest line of the module, so join the words with one space.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))

@@ -9,7 +9,22 @@ from checkout import ROOT
 
 @pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="the bundle has no Makefile")
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
-@pytest.mark.parametrize("target", ["demo", "test-python", "bench-gpu", "exactness", "curve", "hub", "bundle", "lint", "check", "test-op", "test-extra"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "demo",
+        "test-python",
+        "bench-gpu",
+        "exactness",
+        "curve",
+        "hub",
+        "bundle",
+        "lint",
+        "check",
+        "test-op",
+        "test-extra",
+    ],
+)
 def test_what_imports_the_package_has_torch(target, tmp_path):
     """In a new virtual environment, every target that imports oxiwarp also installs torch.
 
