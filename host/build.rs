@@ -7,9 +7,9 @@
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
-use std::{env, error, fs, process};
+use std::{env, error, fs, process, thread};
 
-use cuda_builder::{Arch, CudaBuilder};
+use cuda_builder::{Arch, Built, CudaBuilder, Error};
 
 const ARCHS: [Arch; 4] = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
 /// The suffix of ops whose kernels run only on Hopper.
@@ -33,15 +33,13 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let out_dir = env::var("OUT_DIR")?;
     // Architectures often have the same code for an op. It is stored once.
     let (mut codes, mut table) = (Vec::new(), String::new());
-    for (archs, ops) in [(portable, common), (native, hopper)] {
-        if archs.is_empty() || ops.is_empty() {
-            continue;
-        }
-        let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(&ops);
-        let built = builder.locked().build()?;
-        for arch in archs {
+    let mut parts = vec![(portable, common), (native, hopper)];
+    parts.retain(|(archs, ops)| !archs.is_empty() && !ops.is_empty());
+    for ((archs, ops), built) in parts.iter().zip(compile(&parts)) {
+        let built = built?;
+        for &arch in archs {
             writeln!(table, "(Arch::{arch:?}, &[")?;
-            for op in &ops {
+            for op in ops {
                 let text = fs::read_to_string(built.unit(arch, op).expect("the builder made it"))?;
                 let head = text.find(".address_size");
                 let head = head.ok_or_else(|| format!("{arch}/{op}.ptx has no .address_size"))?;
@@ -63,6 +61,17 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     }
     fs::write(Path::new(&out_dir).join("ptx.rs"), format!("(&[\n{table}], &[\n{files}])\n"))?;
     Ok(())
+}
+
+/// Compiles each part, ops for architectures, at the same time as the other parts.
+fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
+    let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
+        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked().build()
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || build(part))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the builder does not panic")).collect()
+    })
 }
 
 /// Returns the architectures and the ops that [`SELECTION`] names, or all of them.

@@ -73,7 +73,7 @@ def has_ours(form: Form) -> bool:
 
 
 def absent(forms: list[Form]) -> list[str]:
-    """Return a message with the reason for each peer that is missing in an op's table."""
+    """Return one message per baseline library that is missing in the tables of results. It gives the reason."""
     lines = []
     for name in PEERS:
         peers = [form.peers[name] for form in forms if name in form.peers]

@@ -1,4 +1,4 @@
-//! The maximum of pairs of 16-bit floats in a 32-bit word, without floating-point instructions.
+//! The elementwise maximum of two 32-bit words of two 16-bit floats each, without floating-point instructions.
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///

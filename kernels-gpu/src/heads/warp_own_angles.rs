@@ -44,8 +44,8 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes checked operands. `has` excludes missing heads, and no other lane writes
-    // these columns.
+    // SAFETY: the caller passes checked operands. `has` is false for an operand with fewer heads, and
+    // each column of a head is written by one lane only.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

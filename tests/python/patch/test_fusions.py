@@ -70,8 +70,10 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """Yield the installed classes that match a fusion's pattern. For the pattern of all transformers decoders, use only
-    `DECODERS`."""
+    """Yield the installed classes that match a fusion's pattern.
+
+    The pattern of transformers' decoders matches hundreds of classes. Of these, yield only the ones in `DECODERS`.
+    """
     module = pattern.rpartition(".")[0]
     if module == "transformers.models":
         modules = DECODERS

@@ -20,7 +20,8 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Row of this lane in half `half` (rows `g` or `g + 8`) of 16-row block `row`.
+    /// Returns the row of the score matrix that this lane has in the MMA tile number `row` of 16 rows: the
+    /// row in the tile's upper 8 rows for `half` 0, in its lower 8 rows for `half` 1.
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4

@@ -41,7 +41,7 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 
 
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
-    """Return the columns of each axis; Wan's split for None.
+    """Return the number of columns of each position axis. If `splits` is None, use the split of the model Wan.
 
     Raise TypeError or ValueError unless they are even and their sum is `dim`, the columns of a head.
     """
@@ -97,7 +97,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 
 
 def check_theta(theta: float, one: bool = True) -> None:
-    """Raise TypeError or ValueError unless `theta` is a finite number above 0. `one` allows 1."""
+    """Raise TypeError or ValueError unless `theta` is a finite number above 0. If `one` is false, also reject 1."""
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)
     except TypeError:
