@@ -126,9 +126,13 @@ def processors_wrapped(model):
 
 
 def attention_backend(model, backend):
-    model.set_attention_backend(backend)
-    yield
-    model.reset_attention_backend()
+    dispatch = pytest.importorskip("diffusers.models.attention_dispatch")
+    active, _ = dispatch._AttentionBackendRegistry.get_active_backend()
+    # `set_attention_backend` also changes the active backend of the process, which other tests use.
+    with dispatch.attention_backend(active):
+        model.set_attention_backend(backend)
+        yield
+        model.reset_attention_backend()
 
 
 for backend in ("native", "_native_math"):
