@@ -195,8 +195,8 @@ impl Vec4Launch {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // Whether the kernel for whole rows branches at run time on the form of its operands (per row, per batch
-        // or in a table). Specialised kernels are then at least as fast.
+        // Whether the kernel for whole rows branches at run time on the form of its operands (per row, per
+        // batch or in a table). Specialised kernels are then at least as fast.
         let looks_up = kernels.any == kernels.whole;
         let special = |first| {
             let takes = move |kernel: &&TileKernel| {
