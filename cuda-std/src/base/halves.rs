@@ -1,4 +1,5 @@
-//! The elementwise maximum of two 32-bit words of two 16-bit floats each, without floating-point instructions.
+//! The elementwise maximum of two 32-bit words of two 16-bit floats each, without floating-point
+//! instructions.
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///

@@ -16,8 +16,8 @@ impl Words {
 
     /// Starts to copy element `at` to element `at` of shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: `at` is in bounds of both arrays. Some tests omit the wait for the copy on purpose, and check
-        // that the executor reports it.
+        // SAFETY: `at` is in bounds of both arrays. Some tests omit the wait for the copy on purpose, and
+        // check that the executor reports it.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
