@@ -1,5 +1,8 @@
 """Fixtures of all tests. A test with the fixture `device` runs on the CPU executor and, if there is one, on a GPU."""
 
+import shlex
+import sys
+
 import pytest
 import torch
 
@@ -13,6 +16,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="cells of test_patch_matrix.py: some for each change and each model, or all",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Add the command that runs a failed test alone to its report."""
+    report = yield
+    if report.failed:
+        test = shlex.quote(item.config.cwd_relative_nodeid(item.nodeid))
+        report.sections.append(("run alone", f"{sys.executable} -m pytest {test}"))
+    return report
 
 
 @pytest.fixture(params=["cpu", "cuda"])
