@@ -1,5 +1,6 @@
 """Fixtures of all tests. A test with the fixture `device` runs on the CPU executor and, if there is one, on a GPU."""
 
+import os
 import shlex
 import sys
 
@@ -23,7 +24,7 @@ def pytest_runtest_makereport(item: pytest.Item):
     """Add the command that runs a failed test alone to its report."""
     report = yield
     if report.failed:
-        test = shlex.quote(item.config.cwd_relative_nodeid(item.nodeid))
+        test = shlex.quote(f"{os.path.relpath(item.path)}::{item.nodeid.partition('::')[2]}")
         report.sections.append(("run alone", f"{sys.executable} -m pytest {test}"))
     return report
 
