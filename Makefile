@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 REQUIREMENTS := py-bindings/requirements
 # `make test OP=softmax` builds and runs only the tests that name this op.
 OP ?=
-# Processes of pytest, or 0 for none besides the main process: two test files still depend on the order of the files.
+# Number of parallel pytest processes; 0 runs all tests in one process. No complete parallel run has passed yet.
 JOBS ?= 0
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
 # The complete wheel if it is installed, otherwise a development wheel: it has the PTX of this machine's GPUs, or none.
@@ -51,9 +51,7 @@ test-extra: $(VENV)/.wheel $(VENV)/.test ## slow tests: five minutes of random c
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
 check: $(INSTALLED) $(VENV)/.test dist/.toolchain ## the fast check before a commit: formatting, clippy, ruff, types, fast tests
-	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	$(RUFF_AND_TYPES)
+	$(STATIC_CHECKS)
 	cargo test --quiet -p oxiwarp-cuda-std -p oxiwarp-kernels-gpu
 	$(PY) -m pytest -q tests/python/tools -k "$(RULES)"
 
@@ -94,17 +92,17 @@ docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdo
 	cp -r target/doc target/site/rust
 	@echo "open target/site/index.html, and target/site/rust/oxiwarp/index.html for the Rust crates"
 
-lint: $(VENV)/.wheel $(VENV)/.test $(VENV)/.lint ## check, and stubs, documentation, spelling and workflows: no warnings
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+lint: $(VENV)/.wheel $(VENV)/.test $(VENV)/.lint ## the static checks of check, and stubs, documentation, spelling, workflows: no warnings
+	$(STATIC_CHECKS)
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-	$(RUFF_AND_TYPES)
 	$(PY) -m mypy.stubtest oxiwarp._native
 	$(VENV)/bin/typos
 	$(VENV)/bin/zizmor --quiet --offline .github/workflows
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-define RUFF_AND_TYPES
+define STATIC_CHECKS
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
 	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
 	$(PY) -m mypy --config-file py-bindings/pyproject.toml py-bindings/python/oxiwarp

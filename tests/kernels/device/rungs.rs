@@ -48,7 +48,7 @@ fn every_launch(device: &Device) {
                 [in_registers * team, (in_registers * team).saturating_sub(in_registers / 2 + 1).max(1)]
             {
                 let (rows, cols) = (37, i64::from(packs * 8));
-                case!("held {in_registers}, team {team}, {packs} packs");
+                case!("{in_registers} packs per thread in registers, team {team}, {packs} packs");
                 let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
                 let one = run(device, &x, [rows as i64, cols], in_registers, team, team.max(32));
                 let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 from checkout import ROOT
@@ -33,3 +34,8 @@ def test_what_imports_the_package_has_torch(target, tmp_path):
     command = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
     steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "-m pip" in steps and "install torch" in steps
+
+
+@pytest.mark.skipif(not (ROOT / "scripts").exists(), reason="the bundle has no scripts")
+def test_examples_of_the_gpu_selection():
+    subprocess.run([sys.executable, "-m", "doctest", ROOT / "scripts" / "gpu.py"], check=True)

@@ -132,7 +132,11 @@ pub(crate) fn archs() -> impl Iterator<Item = Arch> {
 /// Returns the names of these architectures, for error messages.
 pub(crate) fn available() -> String {
     let names: Vec<_> = archs().map(Arch::name).collect();
-    if names.is_empty() { "no GPU (built with OXIWARP_PTX=none)".into() } else { names.join(", ") }
+    if names.is_empty() {
+        "no GPU, because OXIWARP_PTX was set in the build".into()
+    } else {
+        names.join(", ")
+    }
 }
 
 /// Returns the PTX for this compute capability only, such as `sm_90a`, which is loaded in addition to
