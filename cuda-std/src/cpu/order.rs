@@ -72,7 +72,7 @@ impl Order {
     }
 
     /// Returns the index of the thread that runs in step `step` of the warp at position `warp` of the order.
-    /// If the last warp of the block is partial, no thread may have this index.
+    /// The index may be past the end of the block if the block's last warp is partial.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;
