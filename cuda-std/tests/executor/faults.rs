@@ -175,8 +175,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // Block 777 is the lowest block that faults. It faults last, because it waits until a higher block
-                // has faulted.
+                // Block 777 is the lowest block that faults. It faults last, because it waits until a higher
+                // block has faulted.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));
