@@ -52,8 +52,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks every combination of weight and bias with each kind of kernel. There are kernels for any row, for
-/// whole tiles, for a row in the registers of a warp, and for a row in the registers of a block.
+/// Checks every combination of weight and bias with each kind of kernel. One kernel supports any row, and one
+/// needs whole tiles. Two more keep the row in the registers of a warp or of a block.
 fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {

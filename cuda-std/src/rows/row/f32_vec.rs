@@ -24,8 +24,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
-    /// Stores f32 values in the columns that the thread has in `tile`, if tiles consist of packs with
-    /// `L::LEN` elements. [`Row::lanes`] reads the same columns. Columns past the end are not written.
+    /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread here, as
+    /// in the row of another operand. [`Row::lanes`] reads the same columns. Columns past the end are not
+    /// written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;

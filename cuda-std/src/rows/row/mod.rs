@@ -9,8 +9,9 @@
 //! - `false`: `LEN` columns that are `size` apart, one access per element. A warp's accesses are still
 //!   coalesced. Any number of columns and any address are allowed.
 //!
-//! In both cases, a tile contains each of its columns once. A kernel that treats all columns alike therefore
-//! needs only one source for both. Columns past the end read as zero and are not written.
+//! In both cases, the threads together access each column of a tile once. A kernel that treats all columns
+//! alike therefore needs only one source for both cases. Columns past the end read as zero and are not
+//! written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};
@@ -190,11 +191,11 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
     }
 
-    /// Loads the columns that the thread has in `tile` as f32, if tiles consist of packs with `L::LEN`
-    /// elements.
+    /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread here, as in the
+    /// row of another operand. Columns past the end read as zero.
     ///
-    /// For example, a thread loads eight columns of an f32 weight to match its pack of a bf16 input. Columns
-    /// past the end read as zero.
+    /// For example, a thread loads eight columns of an f32 weight, because its pack (16-byte vector) of a
+    /// bf16 input has eight elements.
     #[inline(always)]
     pub fn lanes<L: F32Vec>(&self, tile: u32, hint: Load) -> L {
         if !VECTOR {
@@ -217,8 +218,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         })
     }
 
-    /// Loads the bits of column `i` of the columns that the thread has in `tile`. Tiles consist of packs of
-    /// `len` elements. A column past the end reads as zero.
+    /// Loads the bits of column `i` of the thread's columns of `tile`. A tile has `len` columns per thread. A
+    /// column past the end reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();

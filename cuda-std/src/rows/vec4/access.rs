@@ -19,8 +19,8 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// The codes [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and [`BLOCK_REGISTERS`] are the start of a range.
-/// The code of a type is the start plus the number of tiles per warp.
+/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and [`BLOCK_REGISTERS`] each start a range of codes. The
+/// code of a type is this start plus the number of tiles that each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
