@@ -32,14 +32,14 @@ impl Built {
         self.find(arch, None)
     }
 
-    /// Returns the path of the PTX file of a unit for an architecture. Returns `None` if the build made no
-    /// such file.
+    /// Returns the path of the PTX file of a unit (a part of the crate) for an architecture. Returns `None`
+    /// if the build made no such file.
     pub fn unit(&self, arch: Arch, unit: &str) -> Option<&Path> {
         self.find(arch, Some(unit))
     }
 
-    /// Returns all PTX files, ordered by architecture, then by unit. Both have the order of the calls to the
-    /// builder.
+    /// Returns all PTX files, ordered by architecture, then by unit. Architectures and units have the order
+    /// in which the build script passed them to the builder.
     pub fn files(&self) -> &[PtxFile] {
         &self.files
     }

@@ -33,8 +33,8 @@ const LEAKS: &[&str] = &[
     "TARGET",
 ];
 
-/// Variables to keep although their names match, because the nested cargo needs them. They name cargo's home
-/// folder and configure access to registries.
+/// Variables to keep although they start with `CARGO_`. The nested cargo needs them to find cargo's home
+/// folder and to access registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 

@@ -64,8 +64,8 @@ impl Folder {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let folder = Folder(folder);
-        // Cargo's folder for the tests may be outside of the repository, where no `rust-toolchain.toml`
-        // applies.
+        // Write a toolchain file, because cargo's folder for the tests may be outside of the repository.
+        // There, no other `rust-toolchain.toml` applies.
         folder.write("rust-toolchain.toml", TOOLCHAIN);
         folder
     }

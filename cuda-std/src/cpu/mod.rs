@@ -12,7 +12,8 @@
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
 //!   that names a waiting and a missing thread. A thread that has returned never counts as arrived. Some
-//!   hardware barriers ignore returned threads, but a kernel that relies on this may hang after a small change.
+//!   hardware barriers ignore returned threads, but a kernel that relies on this may hang after a small
+//!   change.
 //! - **Other faults** are accesses past the launch-sized shared memory, data races in this memory, misaligned
 //!   vector accesses and panics.
 //! - **If several threads fault**, the launch reports the fault of the lowest block index. Within this block,

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns an integer from -8 to 7. Sums of products of such integers are exact in f32.
+/// Returns an integer from -8 to 7 that depends on `seed`, `row` and `col`. Sums of products of such integers
+/// are exact in f32.
 fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
     let mixed = seed.wrapping_add((row * 31 + col * 17) as u32).wrapping_mul(0x9E37_79B9);
     T::from_f32((mixed >> 28) as f32 - 8.0)

@@ -72,7 +72,7 @@ fn a_kernel_may_launch() {
 }
 
 /// Forks the process and runs `child` in the child process. Returns whether `child` returned true within 20
-/// s.
+/// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child only runs `child` and exits with `_exit`. glibc's allocator works after a fork.

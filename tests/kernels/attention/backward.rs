@@ -1,5 +1,5 @@
-//! `attention_backward` against gradients in f64: every kernel, with masks, windows, softcap and
-//! grouped-query attention.
+//! Tests `attention_backward` against gradients in f64. The cases cover every kernel, with masks, windows,
+//! softcap and grouped-query attention.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream,

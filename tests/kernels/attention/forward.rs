@@ -41,7 +41,7 @@ fn head_dims(device: &Device) {
     for d in [64, 72, 80, 96, 128, 256] {
         both(device, AttentionCase::of([1, 66, 100, 1, 1, d]));
     }
-    // Head dimensions that are not multiples of 8, or smaller than an MMA tile.
+    // These head dimensions are not multiples of 8, or they are smaller than an MMA tile (16).
     for d in [1, 15, 40, 100] {
         both(device, AttentionCase::of([1, 20, 30, 2, 1, d]));
     }

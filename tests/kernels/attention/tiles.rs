@@ -1,4 +1,4 @@
-//! `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
+//! Tests `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
 use half::{bf16, f16};
 use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Result, Stream, attention};
 use oxiwarp_tests::case::seed;

@@ -45,8 +45,8 @@ fn run<T: Element>(
 
 /// Computes the gradient of one row in f64, with an error bound for each element.
 ///
-/// Bounds are in units of 2^-23. The logsumexp `lse` has 4 units, plus 2 relative to its magnitude. `exp(x -
-/// lse)` has the error of `lse`, plus half of `|x - lse|`, plus 3 units. Products and differences have half a
+/// Errors are in units of 2^-23. The logsumexp `lse` has an error of `4 + 2 |lse|` units. `exp(x - lse)` has
+/// this error plus `|x - lse| / 2 + 3` units, relative to its value. Products and differences have half a
 /// unit of their results.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -18,8 +18,8 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 
 /// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the element type.
 ///
-/// The bounds are in units of 2^-23 of the result:
-/// - The difference `x - max` has up to 0.5 of `|x - max|`, and the sum of exponentials has 3.
+/// The errors are in units of 2^-23 of the result:
+/// - The difference `x - max` has an error of up to `|x - max| / 2`, and the sum of exponentials has 3.
 /// - For an f32 result, the exponential has 3. The reciprocal of the sum and the product have 0.5 each.
 /// - A 16-bit result is `ex2` of a difference with `log2(sum)`. `ex2.approx` has 2, and its argument, which
 ///   is the logarithm of the result, has half an ulp. `lg2.approx` has 2 ulp of `log2(sum)`, or 2^-22 if the
