@@ -1,7 +1,9 @@
-//! Compiles some units of a device crate for one architecture and copies their PTX into a folder.
+//! Compiles only some units (PTX modules) of a device crate for one architecture, and copies their PTX into a
+//! folder.
 //!
-//! This takes seconds, while the whole crate takes minutes. Read the PTX there, or use a copy of `target/ptx`
-//! as the folder and set `OXIWARP_PTX_DIR` to it.
+//! This takes seconds, while compiling the whole crate takes minutes. You can read the PTX in the folder. You
+//! can also pass a copy of `target/ptx` as the folder, and let the next build take the PTX from it with
+//! `OXIWARP_PTX_DIR`.
 //!
 //! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;
@@ -10,7 +12,7 @@ use std::{env, error, fs};
 use cuda_builder::{Arch, CudaBuilder};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    // SAFETY: the process has only this thread, so no other thread reads the environment.
+    // SAFETY: at this point the process has only this thread, so no other thread reads the environment.
     unsafe { env::remove_var("OXIWARP_PTX_DIR") };
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [device_crate, arch, folder, units @ ..] = &arguments[..] else {

@@ -6,8 +6,8 @@ macro_rules! archs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, ptx $isa:literal;)*) => {
         /// A GPU architecture, named as in the `.target` directive of PTX.
         ///
-        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU. PTX for a name that ends in `a` runs
-        /// only on that compute capability.
+        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU. PTX for a name that ends in `a`, such as
+        /// `sm_90a`, runs only on this compute capability.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Arch { $($(#[$doc])* $variant,)* }
@@ -16,22 +16,22 @@ macro_rules! archs {
             /// Every architecture that the builder knows.
             pub const ALL: &'static [Arch] = &[$(Arch::$variant),*];
 
-            /// Returns the name in PTX and in file names, such as `sm_90`.
+            /// Returns the name that PTX and file names use, such as `sm_90`.
             pub const fn name(self) -> &'static str {
                 match self { $(Arch::$variant => $name,)* }
             }
 
-            /// Returns the PTX ISA version for the compiler, times ten.
+            /// Returns the PTX ISA version that the compiler writes for this architecture, times ten.
             ///
-            /// It is the lowest version with all instructions that the kernels use, because a driver rejects
-            /// newer PTX:
+            /// It is the lowest version with all instructions that the kernels use, because an old driver
+            /// rejects newer PTX:
             /// - 7.4 up to `sm_87`, for `ld.global.nc.L1::no_allocate` (driver R470 and newer). The other
             ///   instructions need at most 7.2.
             /// - 7.8 for `sm_89`. This version introduced `sm_89`.
-            /// - 8.1 for `sm_90` (driver R530), for `st.async`. The blocks of a cluster exchange sums with
-            ///   it.
+            /// - 8.1 for `sm_90` (driver R530), for `st.async`. The blocks of a cluster exchange partial sums
+            ///   with this instruction.
             /// - 8.0 for `sm_90a` (driver R525), for `wgmma`, `setmaxnreg` and TMA tensor copies.
-            /// - 8.6 for `sm_100` and 8.7 for `sm_120`. These versions introduced the architectures.
+            /// - 8.6 for `sm_100` and 8.7 for `sm_120`. These versions introduced the two architectures.
             pub const fn ptx_isa(self) -> u32 {
                 match self { $(Arch::$variant => $isa,)* }
             }

@@ -1,17 +1,19 @@
-//! Replaces `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can take its address.
+//! Replaces the placeholder `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can
+//! take its address.
 //!
 //! TMA reads a tensor map directly from the kernel parameters, so the kernel needs the address of the
-//! parameter. A Rust reference would point to a copy. Therefore inline assembly writes `@argument_0` for
-//! argument 0, and [`name`] replaces it by the compiler's name, `<entry>_param_0`. Every argument named in
-//! this way is a tensor map, so [`name`] aligns it to 64 bytes. Rust aligns arguments to at most 16 bytes.
+//! parameter. A Rust reference would point to a copy. Therefore inline assembly contains `@argument_0` for
+//! argument 0, and [`name`] replaces it by the compiler's name, `<entry>_param_0`. Every argument with such a
+//! placeholder is a tensor map. Rust aligns arguments to at most 16 bytes, so [`name`] also raises the
+//! alignment of these arguments to 64 bytes.
 
 use crate::scan::functions;
 
 /// Text before the argument's number.
 const MARK: &str = "@argument_";
 
-/// Returns the text with the parameter names in place of `@argument_<n>`, and with tensor maps aligned to 64
-/// bytes.
+/// Returns the PTX text with parameter names instead of the placeholders `@argument_<n>`. The parameters with
+/// a placeholder are tensor maps and are aligned to 64 bytes.
 pub(crate) fn name(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let functions = functions(ptx);

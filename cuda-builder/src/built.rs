@@ -26,27 +26,29 @@ pub struct Built {
 }
 
 impl Built {
-    /// Returns the path of the whole crate's PTX for an architecture, or `None` if the build did not include
-    /// it.
+    /// Returns the path of the PTX file of the whole crate for an architecture. Returns `None` if the build
+    /// made no such file.
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }
 
-    /// Returns the path of a unit's PTX for an architecture, or `None` if the build did not include it.
+    /// Returns the path of the PTX file of a unit (a part of the crate) for an architecture. Returns `None`
+    /// if the build made no such file.
     pub fn unit(&self, arch: Arch, unit: &str) -> Option<&Path> {
         self.find(arch, Some(unit))
     }
 
-    /// Returns all PTX files, ordered by architecture, then by unit, as in the calls to the builder.
+    /// Returns all PTX files, ordered by architecture, then by unit. Architectures and units have the order
+    /// in which the build script passed them to the builder.
     pub fn files(&self) -> &[PtxFile] {
         &self.files
     }
 
-    /// Returns the copies of [`Built::files`], in the same order. A copy starts with comments that name its
-    /// sources.
+    /// Returns the copies that the builder made of [`Built::files`], in the same order. A copy starts with
+    /// comments that name its sources.
     ///
-    /// There are no copies after [`no_copy`](crate::CudaBuilder::no_copy), or if the PTX was taken from the
-    /// folder of the copies.
+    /// There are no copies after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took the PTX
+    /// from the folder of the copies.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }
@@ -54,7 +56,7 @@ impl Built {
     /// Returns the paths on which the PTX depends. The builder printed `cargo:rerun-if-changed` for each
     /// path.
     ///
-    /// They may include folders, in which cargo then detects new files.
+    /// The paths may include folders. cargo then detects new files in these folders.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }

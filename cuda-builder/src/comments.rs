@@ -1,12 +1,12 @@
 //! Removes the compiler's comments from PTX. They are more than a quarter of the text.
 //!
-//! The driver parses the text at a kernel's first launch, so a shorter text saves time. Indentation and
-//! `.loc` lines are preserved. Only the closing brace of a function starts a line without indentation, so
-//! readers and programs can find the end of a function.
+//! The CUDA driver parses the text when a kernel is launched for the first time, so a shorter text saves
+//! time. Indentation and `.loc` lines are preserved. Only the closing brace of a function starts a line
+//! without indentation, so readers and programs can find the end of a function.
 
 use crate::scan::{Piece, piece};
 
-/// Returns the text without line comments, without blank lines and without trailing spaces.
+/// Returns the PTX text without line comments, without blank lines and without trailing spaces.
 pub(crate) fn remove(ptx: &str) -> String {
     let mut code = String::with_capacity(ptx.len());
     let (mut copied, mut at) = (0, 0);

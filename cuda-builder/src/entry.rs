@@ -22,8 +22,8 @@
 //!
 //! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and it ignores
 //! `setmaxnreg`. Inlining may move the comment to any place in the body or duplicate it. Equal directives are
-//! written once. A comment in a function that is not an entry is an error, because its bounds would have no
-//! effect.
+//! written once. A comment in a function that is not an entry is an error, because its launch bounds would
+//! have no effect.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ const KNOWN: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// Two comments, or a comment and a directive of the compiler, contradict each other.
+    /// Two `//@entry` comments, or such a comment and a directive of the compiler, contradict each other.
     #[error("entry {entry}: .{first} and .{second} contradict each other")]
     Contradiction {
         /// The entry's name.
@@ -63,7 +63,7 @@ pub enum EntryError {
         /// The part that could not be parsed.
         text: String,
     },
-    /// The comment is in a function that is not an entry and was not inlined.
+    /// The `//@entry` comment is in a function that is not an entry and was not inlined into one.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
         /// The function's name.
@@ -87,7 +87,8 @@ impl Directive {
         KNOWN.contains(&name).then(|| Directive { name: name.into(), values })
     }
 
-    /// Returns whether both directives are equal. A missing dimension counts as 1.
+    /// Returns whether the two directives are equal. A missing dimension counts as 1: `.maxntid 256` equals
+    /// `.maxntid 256, 1, 1`.
     fn agrees(&self, other: &Directive) -> bool {
         let dimension = |of: &Directive, at: usize| of.values.get(at).copied().unwrap_or(1);
         let count = self.values.len().max(other.values.len());
@@ -126,13 +127,15 @@ pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     Ok(text)
 }
 
-/// Returns the directives in an entry's comments, without those that the entry already has.
+/// Returns the directives in the `//@entry` comments of an entry, without directives that the entry already
+/// has.
 fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryError> {
     let entry = || function.name.to_string();
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // The compiler may write other attributes here. Ignore everything that is not a launch bound.
+    // The compiler may write other attributes before the body of an entry. Ignore everything that is not a
+    // launch bound.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

@@ -1,5 +1,5 @@
-//! The environment of the nested cargo: the user's environment without the variables of the outer cargo and
-//! rustup.
+//! The environment of the nested cargo (the cargo that compiles the device crate). It is the user's
+//! environment without the variables of the outer cargo and rustup.
 //!
 //! These variables would change the PTX or break its build. Examples are `RUSTFLAGS` for the host, the
 //! `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of the outer
@@ -7,7 +7,7 @@
 
 use std::process::Command;
 
-/// Variables that cargo or rustup set for a build script, or that are meant for the host's build.
+/// Variables to remove: cargo or rustup set them for a build script, or they are meant for the host's build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",
@@ -33,7 +33,8 @@ const LEAKS: &[&str] = &[
     "TARGET",
 ];
 
-/// Variables that the nested cargo needs too: cargo's home folder and access to registries.
+/// Variables to keep although they start with `CARGO_`. The nested cargo needs them to find cargo's home
+/// folder and to access registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 
@@ -44,7 +45,7 @@ fn leaks(name: &str) -> bool {
     LEAKS.contains(&name) || (cargos && !kept)
 }
 
-/// Removes every variable from `command` that must not reach the nested cargo.
+/// Removes every variable that the nested cargo must not receive from the environment of `command`.
 pub(crate) fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(leaks) {

@@ -17,7 +17,8 @@ pub enum Error {
     /// The path in `CudaBuilder::new` contains no crate.
     #[error("CudaBuilder: there is no device crate at {0}: it has no Cargo.toml")]
     NoCrate(PathBuf),
-    /// A setting is missing because the builder does not run in a build script.
+    /// A setting is missing that cargo passes to build scripts, because the builder does not run in a build
+    /// script.
     #[error("CudaBuilder: {0} is not set; outside a build script call .out_dir() and .target_dir()")]
     NotABuildScript(&'static str),
     /// The toolchain or one of its components is missing.
@@ -29,7 +30,7 @@ pub enum Error {
         what: String,
         /// The command that installs it.
         command: String,
-        /// Output of the tool. It is empty if the tool printed nothing.
+        /// Output of the failed tool. It is empty if the tool printed nothing.
         details: String,
     },
     /// The device crate does not compile.

@@ -7,7 +7,8 @@ use std::{fs, process};
 
 use crate::Error;
 
-/// Writes `text` unless the file already has this content. An unchanged file does not trigger a rebuild.
+/// Writes `text` to the file unless the file already has this content. An unchanged file keeps its
+/// modification time, so cargo rebuilds nothing.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
@@ -15,8 +16,8 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
-    // Write a new file and rename it, because a debug and a release build may write the same file at the same
-    // time.
+    // Write a new file and rename it. A debug build and a release build may write the same file at the same
+    // time, and readers must never find a part of it.
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
@@ -34,13 +35,13 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     }
     let file = File::create(path).map_err(Error::io("create", path))?;
     match file.lock() {
-        // Some network file systems do not support locks. cargo also builds without locks there.
+        // Some network file systems do not support locks. On these, cargo also builds without locks.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
         _ => Ok(file),
     }
 }
 
-/// Returns the name of the package in this folder.
+/// Returns the name of the package in the folder `crate_dir`.
 ///
 /// If the manifest has no literal `name` (a workspace or generated manifest), returns the name of the folder.
 pub(crate) fn package(crate_dir: &Path) -> String {
@@ -60,8 +61,8 @@ pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
 
 /// Returns the target folder of a build script's `OUT_DIR`, `<target>[/<triple>]/<profile>/build/…`.
 ///
-/// The function finds the profile folder by cargo's lock file. `CACHEDIR.TAG` would not do: cargo writes it
-/// only to a target folder that cargo created.
+/// The function finds the profile folder by cargo's lock file. It does not search for the file
+/// `CACHEDIR.TAG`, because cargo writes this file only to a target folder that cargo created.
 pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     let locks = [".cargo-lock", ".cargo-build-lock"];
     let folder = locks.iter().find_map(|lock| ancestor_with(out_dir, lock))?;
@@ -70,7 +71,7 @@ pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     Some(folder.to_path_buf())
 }
 
-/// Returns the sources in cargo's dep-info file, which has the form `target: source source …`.
+/// Returns the source paths in a dep-info file of cargo. The file has the form `target: source source …`.
 pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
@@ -80,7 +81,7 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// Removes the sources of the toolchain and of the registry, which do not change.
+/// Returns `sources` without the sources of the toolchain and of the registry, because these never change.
 pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -117,8 +118,8 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
 
 /// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
 ///
-/// A settings file may appear in these folders. cargo's home folder is omitted, because its packages change
-/// often.
+/// cargo watches these folders, because a settings file may appear in them. cargo's home folder is omitted,
+/// because the packages in it change often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));
@@ -126,8 +127,8 @@ pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.is_dir() && !folder.join("registry").exists()).collect()
 }
 
-/// Returns the manifests in `folder` and above, up to the workspace manifest. Each may set versions, features
-/// or profiles.
+/// Returns the manifests (`Cargo.toml`) in `folder` and above, up to the workspace manifest. Each of them may
+/// set versions, features or profiles.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let is_workspace = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();

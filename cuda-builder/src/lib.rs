@@ -1,5 +1,5 @@
-//! Compiles a Rust device crate to PTX from a build script, with [`CudaBuilder`]. Each architecture has its
-//! own files.
+//! Compiles a Rust device crate (a crate of GPU kernels) to PTX from a build script, with [`CudaBuilder`].
+//! Each architecture has its own files.
 //!
 //! ```no_run
 //! // build.rs of the crate that embeds the PTX
@@ -13,29 +13,30 @@
 //! ```
 //!
 //! The device crate is an ordinary `no_std` library with `extern "ptx-kernel"` functions. The builder runs a
-//! nested cargo for `nvptx64-nvidia-cuda`. It uses the toolchain of the device crate's `rust-toolchain.toml`,
-//! independent of the host's toolchain.
+//! nested cargo for `nvptx64-nvidia-cuda`. The nested cargo uses the toolchain of the device crate's
+//! `rust-toolchain.toml`, independent of the host's toolchain.
 //! - **Architectures** are compiled in parallel. Each has its own build folder,
 //!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. The nested cargo shares no lock
-//!   with the outer cargo. Debug and release builds of the host share one set of PTX.
-//! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels, so that an edit recompiles only some
-//!   kernels. The builder does not start cargo for a unit whose inputs have not changed.
+//!   with the outer cargo. Debug and release builds of the host use the same PTX.
+//! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels into several PTX files, so that an edit
+//!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
-//!   cargo. The PTX depends only on the sources, the settings and the toolchain.
+//!   cargo. The PTX then depends only on the sources, the settings files and the toolchain.
 //! - **Launch bounds** come from a comment in the kernel's body, because Rust has no attribute for them: see
 //!   [`entry`]. `arguments.rs` provides the address of a kernel argument, which TMA needs for tensor maps.
 //! - **Comments** are removed from the PTX. They are more than a quarter of the compiler's output.
 //! - **Sources**: the build script runs again if a source of the device crate or of a path dependency
 //!   changes. The builder writes a file only if its content has changed.
-//! - **Settings**: the build script runs again if `.cargo/config.toml` or `rust-toolchain.toml` changes.
+//! - **Settings files**: the build script runs again if `.cargo/config.toml` or `rust-toolchain.toml`
+//!   changes.
 //!
 //! The build script also runs again if a settings file appears in one of these folders:
 //! - the device crate's folder, unless it contains a lock file or the target folder;
 //! - every existing `.cargo` folder from the device crate up to the workspace root.
 //!
-//! If a settings file appears in another folder above the crate, run `touch build.rs`. cargo cannot watch a
-//! file that does not exist: it would run the build script at every build. cargo also watches a folder with
-//! all of its contents.
+//! If a settings file appears in another folder above the crate, run `touch build.rs`. The builder cannot
+//! name the missing file to cargo, because cargo would then run the build script at every build. Watching the
+//! whole folder is no solution either, because cargo also watches all its contents.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!
@@ -52,8 +53,8 @@
 //! - a source has changed since the file was compiled, so the kernels may expect other arguments than the
 //!   host passes.
 //!
-//! `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does not check manifests, the
-//! lock file and the toolchain.
+//! `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does not check whether
+//! manifests, the lock file or the toolchain have changed.
 
 mod arch;
 mod arguments;

@@ -1,4 +1,4 @@
-//! Takes PTX from a folder of copies that an earlier build made.
+//! Takes PTX from a folder that contains the copies of an earlier build (`OXIWARP_PTX_DIR`).
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -18,10 +18,11 @@ pub(crate) fn folder() -> Option<PathBuf> {
     env::var_os(FOLDER).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Reads the texts of these files below `folder` and checks their stamps.
+/// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
+/// sources).
 ///
-/// Each text must have the label of its architecture and unit. Unless `OXIWARP_PTX_STALE=1`, it must have
-/// been compiled from the current sources of the crate.
+/// Each file must have the label of its architecture and unit. It must also be compiled from the current
+/// sources of the crate, unless `OXIWARP_PTX_STALE=1`.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

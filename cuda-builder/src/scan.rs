@@ -1,4 +1,4 @@
-//! A scanner for PTX texts. It finds comments and the start and end of function bodies.
+//! A scanner for PTX texts. It finds comments, and the start and end of each function body.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) enum Piece {
     Code(u8),
 }
 
-/// Returns the piece at byte `start` and the start of the next piece.
+/// Returns the piece of the PTX text that starts at byte `start`, and the start of the next piece.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),
@@ -44,7 +44,7 @@ pub(crate) struct Function<'a> {
     pub(crate) attributes: &'a str,
     /// Byte offset of the `{` of its body.
     pub(crate) open: usize,
-    /// Byte ranges of the lines of its body that contain an `//@entry` comment.
+    /// Byte ranges of the lines in the function's body that contain an `//@entry` comment.
     pub(crate) marks: Vec<Range<usize>>,
 }
 
@@ -105,7 +105,8 @@ fn after(ptx: &str, at: usize, end: &str) -> usize {
         .map_or(ptx.len(), |found| at + found + end.len())
 }
 
-/// Returns the `.entry` or `.func` that starts at byte `dot`, if there is one.
+/// Returns the function whose `.entry` or `.func` starts at byte `dot`. Returns `None` if there is no such
+/// directive.
 fn head(ptx: &str, dot: usize) -> Option<Pending> {
     let word = &ptx[dot + 1..];
     let (kind, length) = match word {

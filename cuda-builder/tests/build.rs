@@ -1,7 +1,7 @@
-//! Tests the whole builder with a small device crate that has a path dependency and two units.
+//! Tests the whole builder with a small device crate that has a path dependency and two units (PTX files).
 //!
 //! There is only one test, because it sets environment variables. Its first run compiles `core` for two
-//! architectures. The target folder is kept, so later runs are much faster.
+//! architectures. The test does not delete its target folder, so later runs are much faster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,8 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// Code that the units share. It causes a warning in every unit, and one unit does not use all of it.
+/// Code that the two units share. It causes a warning in every unit, and one unit does not use all of this
+/// code.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -58,8 +59,8 @@ pub fn launch_bounds<const THREADS: u32, const BLOCKS: u32>() {
 }
 "#;
 
-/// A workspace of two crates, `kernels` and `base`, in cargo's folder for this test. Its path contains
-/// spaces.
+/// A workspace with the crates `kernels` and `base`, in the temporary folder that cargo provides for tests.
+/// Its path contains spaces, because users' paths may contain spaces.
 struct Fixture(PathBuf);
 
 impl Fixture {
@@ -137,7 +138,8 @@ fn from_device_crate_to_ptx() {
     for name in ["OXIWARP_PTX_DIR", "OXIWARP_LINE_INFO"] {
         set_var(name, "");
     }
-    // `cargo clippy` or a host build with its own flags would pass such variables to the builder.
+    // `cargo clippy`, or a host build with its own flags, would set these variables. The builder must ignore
+    // them.
     set_var("RUSTFLAGS", "--no-such-flag");
     set_var("RUSTC_WORKSPACE_WRAPPER", "/no/such/wrapper");
     set_var("CARGO_PROFILE_RELEASE_LTO", "off");
@@ -232,12 +234,12 @@ fn check_texts(fixture: &Fixture, built: &Built) {
 
 /// Checks that the builder uses prebuilt PTX.
 ///
-/// The device crate does not compile at this point, and its toolchain does not exist. Only the prebuilt files
-/// can give a result.
+/// When this function runs, the device crate does not compile and its toolchain does not exist. A successful
+/// build therefore shows that the builder used only the prebuilt files.
 fn take_prebuilt(fixture: &Fixture) {
     set_var("OXIWARP_PTX_DIR", fixture.path("copy"));
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
-    // All copies were compiled before the last edit of `shift.rs`. After this edit the file does not compile.
+    // All copies are older than the last edit of `shift.rs`, and `shift.rs` does not compile since this edit.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
     assert!(error.contains(stale) && error.contains("OXIWARP_PTX_STALE=1"), "{error}");

@@ -1,7 +1,7 @@
 //! Tests several device crates in one target folder, prebuilt PTX, and the arguments of the nested cargo.
 //!
-//! The tests compile nothing, because a script replaces cargo. The script writes PTX with an entry that has
-//! the name in the crate's source or in its `--cfg`.
+//! The tests compile nothing, because a script replaces cargo. The script writes PTX with one entry. The name
+//! of the entry is the text of the crate's `lib.rs`, or the name in a `--cfg` argument.
 #![cfg(unix)]
 
 use std::fs;
@@ -12,8 +12,8 @@ use std::thread;
 
 use cuda_builder::{Arch, Built, CudaBuilder};
 
-/// Script that replaces cargo. With `--cfg=one` it finishes late. A build with `--cfg=two` finishes earlier
-/// if both may run at the same time.
+/// Script that replaces cargo. With `--cfg=one`, it writes its PTX at once but ends late. If a build with
+/// `--cfg=two` runs at the same time, it overwrites this PTX before the first build reads it.
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
@@ -44,8 +44,8 @@ static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     fs::write(bin.join("cargo"), CARGO).unwrap();
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    // SAFETY: std's lock orders this write with reads by Rust code, and no C code in this test reads the
-    // environment.
+    // SAFETY: the lock of the standard library orders this write with reads by Rust code. No C code in this
+    // test reads the environment.
     unsafe {
         std::env::set_var("PATH", path);
         for name in ["OXIWARP_PTX_DIR", "OXIWARP_PTX_STALE", "OXIWARP_LINE_INFO"] {
@@ -64,7 +64,8 @@ impl Folder {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let folder = Folder(folder);
-        // The target folder may be outside of the repository, where no `rust-toolchain.toml` applies.
+        // Write a toolchain file, because cargo's folder for the tests may be outside of the repository.
+        // There, no other `rust-toolchain.toml` applies.
         folder.write("rust-toolchain.toml", TOOLCHAIN);
         folder
     }
@@ -89,7 +90,8 @@ impl Folder {
             &format!("[package]\nname = \"{package}\"\n[workspace]\n"),
         );
         self.write(&format!("{folder}/src/lib.rs"), entry);
-        // The builder writes a record only if the sources are older than the start of the compilation.
+        // Wait, because the builder records a compilation only if the sources are older than the start of the
+        // compilation.
         thread::sleep(std::time::Duration::from_millis(20));
     }
 
@@ -243,8 +245,8 @@ fn settings_that_appear_reach_the_ptx() {
     );
 }
 
-/// A build script that prints `cargo:rerun-if-changed` for each path in the file `inputs`, and counts its
-/// runs.
+/// Source of a build script. It prints `cargo:rerun-if-changed` for each path in the file `inputs`, and
+/// appends one byte to the file `runs`.
 const BUILD_SCRIPT: &str = r#"
 use std::io::Write;
 fn main() {
@@ -270,7 +272,7 @@ fn settings_that_appear_run_the_build_script() {
     let built = folder.builder("kernels").build().unwrap();
     let inputs: Vec<_> = built.inputs().iter().map(|input| input.display().to_string()).collect();
     folder.write("host/inputs", &inputs.join("\n"));
-    // Runs the real cargo and returns how often the build script has run so far.
+    // Runs the real cargo. Returns how often cargo has run the build script so far.
     let runs = || {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--offline", "--quiet"]).current_dir(folder.path("host"));
@@ -282,8 +284,8 @@ fn settings_that_appear_run_the_build_script() {
     let appearing = ["kernels/.cargo/config.toml", ".cargo/config.toml", "kernels/rust-toolchain.toml"];
     for (before, name) in appearing.into_iter().enumerate() {
         let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
-        // Wait, so that the file gets a later time stamp than the last run. cargo would not detect an equal
-        // one.
+        // Wait, so that the new file is younger than the last run of the build script. cargo does not detect
+        // a file with the same time stamp.
         thread::sleep(std::time::Duration::from_millis(1100));
         folder.write(name, text);
         assert_eq!([runs(), runs()], [before + 2; 2], "{name}");

@@ -1,7 +1,8 @@
-//! `entry!`: exports a function that is generic over the element type as kernels, one per element type.
+//! The macro `entry!` exports a function that is generic over the element type. It makes one kernel per
+//! element type.
 
-/// Exports a kernel once per element type. rustdoc shows the definition for the host, which has the
-/// documentation. This definition for PTX ignores `@overlap`, which only the host uses.
+/// Exports a kernel once per element type. This definition is for PTX. It ignores `@overlap`, which only the
+/// host uses. The definition for the host has the documentation, because rustdoc runs for the host.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -16,17 +17,18 @@ macro_rules! entry {
         const _: () = {
             #[allow(dead_code)]
             type $T = $elem;
-            // SAFETY: export names are distinct, because they contain the op and the element type.
+            // SAFETY: names of kernels are distinct, because each name contains the op and the element type.
             #[unsafe(export_name = concat!(stringify!($op), "_", stringify!($elem)))]
             unsafe extern "ptx-kernel" fn entry($($arg: $ty),*) {
-                // SAFETY: the code that launches the kernel satisfies the safety conditions of its function.
+                // SAFETY: the code that launches the kernel satisfies the safety conditions of the kernel's
+                // function.
                 unsafe { $body }
             }
         };
     };
 }
 
-/// Exports a kernel once per element type, as `<op>_<dtype>` (`rms_norm_bf16`).
+/// Exports a kernel once per element type, as `<op>_<dtype>` (for example `scale_bf16`).
 ///
 /// ```ignore
 /// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32)
@@ -34,12 +36,12 @@ macro_rules! entry {
 /// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
 /// entry!(@overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n));
 /// ```
-/// On PTX, each becomes an entry point of that name. On other targets, the macro defines `pub static
-/// KERNELS`, which lists the kernels under the same names for the CPU executor. Several declarations go into
-/// one `entry!`, separated by `;`.
+/// For PTX, each kernel becomes an entry point with this name. For other targets, the macro defines `pub
+/// static KERNELS`, which lists the kernels under the same names for the CPU executor. One `entry!` may
+/// contain several declarations, separated by `;`.
 ///
-/// `@overlap(...)` in front of a declaration names an [`Overlap`](crate::cpu::Overlap). The host uses it for
-/// launches on a GPU. The default is `Both`.
+/// `@overlap(...)` in front of a declaration names an [`Overlap`](crate::cpu::Overlap): how launches of the
+/// kernel overlap with neighbouring launches on a GPU. The default is `Both`.
 ///
 /// Arguments are `Copy` and have the same layout on host and device: numbers, pointers and `repr(C)` structs.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -61,8 +63,8 @@ macro_rules! entry {
             let [$($arg),*] = *args else {
                 panic!("{} arguments, got {}", concat!($(stringify!($arg), " "),*), args.len());
             };
-            // SAFETY: the code that launches the kernel passes pointers to values of these types. It also
-            // satisfies the safety conditions of the kernel's function.
+            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
+            // also satisfies the safety conditions of the kernel's function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body

@@ -1,4 +1,5 @@
-//! Runs every kernel test on every device of this machine: `cargo test --test kernels`.
+//! Runs every kernel test on every device of this machine (CPU executor and GPU): `cargo test --test
+//! kernels`.
 mod attention;
 mod device;
 mod elementwise;

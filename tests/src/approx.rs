@@ -1,4 +1,5 @@
-//! References in f64 with an error bound for f32 arithmetic that grows step by step.
+//! Reference values in f64, each with an error bound for a kernel that computes in f32. The bound grows with
+//! each step of the computation.
 use oxiwarp::{Dtype, Element, Norm};
 
 use crate::compare::ulp;
@@ -38,22 +39,25 @@ impl Approx {
 
 /// Error bound of a row's mean and variance in f32, in units of 2^-24.
 ///
-/// Welford steps contribute 16: each step rounds, and later steps shrink the error. Merges contribute 32:
-/// every row has eight merges of two means. Each merge multiplies by a count and an approximate reciprocal,
-/// with an error of four units.
+/// The steps of Welford's algorithm contribute 16 units: each step rounds, and later steps shrink the error.
+/// The merges contribute 32 units: a row has eight merges of two means. Each merge multiplies by a count and
+/// an approximate reciprocal, with an error of four units.
 ///
-/// An error of the mean shifts `x - mean` by the same amount and changes the variance by at most as much.
+/// An error of the mean shifts `x - mean` by the same amount. It changes the variance by at most this amount.
 const LAYER: f64 = 48.0;
-/// Returns the error bound of `x * inv_rms`, in units of 2^-24. The mean, `rsqrt.approx` and the product
-/// contribute 4 units. A thread adds `cols / 128` squares to each of four sums. A large sum drops the last
-/// bits of each square; the estimate is up to 45 units for 262,144 columns.
+/// Returns the error bound of `x * inv_rms`, in units of 2^-24.
+///
+/// The mean, `rsqrt.approx` and the product contribute 4 units. A thread adds `cols / 128` squares to each of
+/// four sums. If a sum is large, the addition drops the last bits of each square. The estimate of this error
+/// is up to 45 units for 262,144 columns.
 fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }
 
-/// Returns the norm of every row with its error bound for f32. The bound of LayerNorm grows with the ratio of
-/// a row's mean to its standard deviation. The formula `E[x²] - E[x]²` would have an error that grows with
-/// the square of this ratio.
+/// Returns the normalized rows, each value with its error bound for f32.
+///
+/// The bound of LayerNorm grows with the ratio of a row's mean to its standard deviation. If kernels used the
+/// formula `E[x²] - E[x]²` for the variance, their error would grow with the square of this ratio.
 pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     let unit = 2.0_f64.powi(-24);
     let row = |row: &[f64]| {
@@ -75,7 +79,7 @@ pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics and names the worst element if an element's error exceeds the bound of its reference.
+/// Panics if the error of an element exceeds the bound of its reference. The message names the worst element.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], expected: &[Approx], cols: usize) {
     assert_eq!(got.len(), expected.len());

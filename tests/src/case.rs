@@ -1,4 +1,4 @@
-//! The seed and the case of the running test. They are printed only if the test fails.
+//! The seed and the case (such as a shape) of the running test. They are printed only if the test fails.
 use std::cell::RefCell;
 
 use rand::rngs::StdRng;
@@ -10,7 +10,7 @@ thread_local! {
     static CASE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Records the case that a test checks next. Takes the arguments of `format!`.
+/// Records the case that a test checks next, such as a shape. Takes the arguments of `format!`.
 #[macro_export]
 macro_rules! case {
     ($($argument:tt)*) => { $crate::case::set(format!($($argument)*)) };
@@ -21,13 +21,17 @@ pub fn set(case: String) {
     CASE.set(case);
 }
 
-/// Returns a new seed. The seed of the running test determines all of them, in the order of the calls.
+/// Returns a new seed. All seeds of a test follow from the seed of the running test and the order of the
+/// calls.
 pub fn seed() -> u64 {
     SEEDS.with_borrow_mut(|seeds| seeds.as_mut().expect("`case::run` runs the test").random())
 }
 
-/// Runs the test `name`. Its seed is `OXIWARP_SEED`, or another one in each run if the variable is not set.
-/// If the test panics, prints the seed, the last recorded case and the command that repeats this test.
+/// Runs the test `name`. The variable `OXIWARP_SEED` sets the seed of the test. Without the variable, each
+/// run has another seed.
+///
+/// If the test panics, the function prints the seed, the last recorded case and the command that repeats the
+/// test.
 pub fn run(name: &str, test: impl FnOnce()) {
     let seed = match std::env::var("OXIWARP_SEED") {
         Ok(seed) => seed.parse().expect("OXIWARP_SEED is a number"),

@@ -1,7 +1,7 @@
 //! Comparison with a reference in f64, in units in the last place (ulp) of the element type.
 use oxiwarp::{Dtype, Element};
 
-/// Returns the distance in `dtype` from the magnitude of `reference` to the next larger value.
+/// Returns the ulp of `dtype` at `reference`: the distance from `|reference|` to the next larger value.
 pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     let (bits, min) = match dtype {
         Dtype::F32 => (23, -126),
@@ -13,7 +13,8 @@ pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     f64::from(exponent - bits).exp2()
 }
 
-/// Panics and names the worst element if an error exceeds `bound` ulp of the reference.
+/// Panics if the error of an element exceeds `bound` ulp of the reference. The message names the worst
+/// element.
 #[track_caller]
 pub fn within_ulps<T: Element>(got: &[T], reference: &[f64], cols: usize, bound: f64) {
     assert_eq!(got.len(), reference.len());

@@ -9,8 +9,8 @@ pub struct Candidate {
     pub device: Result<Device, String>,
 }
 
-/// Returns the CPU executor, and the first GPU once for the PTX of each architecture. Newer GPUs run older
-/// PTX.
+/// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, this GPU runs
+/// the PTX of another architecture, because newer GPUs also run older PTX.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

@@ -1,5 +1,5 @@
-//! Runs the Rust code of README.md as a documentation test, and checks the error message that README.md
-//! quotes.
+//! Runs the Rust code of README.md as a documentation test. Also checks that the error message in README.md
+//! is the real one.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
@@ -9,15 +9,16 @@ mod tests {
     use cuda_std::prelude::*;
     use oxiwarp::{Device, Kernels, Launch, Stream, args};
 
-    /// README's kernel without its barrier.
+    /// The example kernel of README.md without its barrier.
     ///
     /// # Safety
     /// The launch has one block per row of `x` and one thread per column.
     unsafe fn reverse<T: Elem>(x: *mut T) {
         let ([column, ..], [columns, ..]) = (thread::index(), thread::block_dim());
         let row: Shared<T> = SharedMemory::of_launch().take(columns);
-        // SAFETY: the launch gives `x` one element per thread and the block one slot per thread. The executor
-        // detects the missing barrier and ends the launch before a result is used.
+        // SAFETY: `x` has one element per thread of the launch, and the shared memory has one element per
+        // thread of the block. The CPU executor detects the missing barrier and ends the launch before a
+        // result is used.
         unsafe {
             let element = x.add((thread::block_index()[0] * columns + column) as usize);
             row.set(column, *element);

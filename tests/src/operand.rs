@@ -1,10 +1,12 @@
-//! Operands that broadcast against `x`, `[B, S, D]`: scales, shifts, gates, their tables, weights and biases.
+//! Test operands that are broadcast against an activation `x` of shape `[B, S, D]`: scales, shifts, gates,
+//! their tables, weights and biases.
 use oxiwarp::{Affine, Buffer, Device, Element, Modulation, ScaleShift, View};
 use rand::rngs::StdRng;
 
 use crate::tensor::values;
 
-/// The shape of an operand: it says which rows of `x` use the same operand row, and the operand's strides.
+/// The shape and strides of an operand that is broadcast against `x: [B, S, D]`. They decide which rows of
+/// `x` use the same row of the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `[D]`.
@@ -13,9 +15,9 @@ pub enum Form {
     Batch,
     /// `[B, S, D]`.
     Token,
-    /// The third of six chunks of `[B, 6 * D]`, viewed as `[B, 1, D]`.
+    /// The third of six chunks of a tensor `[B, 6 * D]`, viewed as `[B, 1, D]`.
     BatchSlice,
-    /// The third of the six rows per token of `[B, S, 6, D]`, viewed as `[B, S, D]`.
+    /// The third of the six rows per token of a tensor `[B, S, 6, D]`, viewed as `[B, S, D]`.
     TokenSlice,
 }
 
@@ -41,7 +43,8 @@ pub struct Operand<T> {
     start: usize,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// Number of rows of `x` that use the same operand row, and number of columns.
+    /// `each` is the number of rows of `x` that use the same row of the operand. `cols` is the number of
+    /// columns.
     each: usize,
     cols: usize,
     values: Vec<f32>,
@@ -95,14 +98,14 @@ impl<T: Element> Operand<T> {
         self.values[at / self.cols / self.each * self.cols + at % self.cols]
     }
 
-    /// Returns whether the operand is in f32 and `x` has 16 bits.
+    /// Returns whether the operand has f32 elements and `x` has elements of 16 bits.
     pub fn is_f32(&self) -> bool {
         matches!(self.memory, Memory::F32(_)) && size_of::<T>() == 2
     }
 }
 
-/// Uploads rows whose starts are `pitch` elements apart, from element `start` on. All other elements are
-/// poison.
+/// Uploads rows whose starts are `pitch` elements apart, from element `start` on. All elements outside the
+/// rows are NaN, so that a kernel that reads them gives a wrong result.
 fn upload<E: Element>(
     device: &Device,
     random: &mut StdRng,
@@ -128,7 +131,8 @@ pub struct Side<T> {
 }
 
 impl<T: Element> Side<T> {
-    /// Makes random values. `table` says whether there is a table, and whether it is in f32.
+    /// Makes a modulation (scale, shift or gate) with random values. `table` says whether there is a table to
+    /// add, and whether the table has f32 elements.
     pub fn new(
         device: &Device,
         random: &mut StdRng,
@@ -146,13 +150,14 @@ impl<T: Element> Side<T> {
         Modulation { value: self.value.view(), table: self.table.as_ref().map(Operand::view) }
     }
 
-    /// Returns whether the value or the table is in f32 while `x` has 16 bits.
+    /// Returns whether the value or the table of the modulation has f32 elements while `x` has elements of 16
+    /// bits.
     pub fn is_f32(&self) -> bool {
         self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
-    /// Returns the value for element `at` of `x`. The sum with the table is rounded to the dtype that both
-    /// have.
+    /// Returns the modulation's value for element `at` of `x`, with the table added. The sum is rounded to
+    /// the common dtype of the value and the table.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);
@@ -180,7 +185,8 @@ impl<T: Element> Norming<T> {
         (Affine { weight, bias }, by)
     }
 
-    /// Returns whether an operand is in f32 while `x` has 16 bits. The op then rounds only its final result.
+    /// Returns whether a modulation has f32 elements while `x` has elements of 16 bits. The op then rounds
+    /// only its final result.
     pub fn is_f32(&self) -> bool {
         let vectors = [&self.weight, &self.bias].into_iter().flatten().any(Operand::is_f32);
         vectors || self.scale.is_f32() || self.shift.as_ref().is_some_and(Side::is_f32)

@@ -18,8 +18,8 @@ pub fn wide<T: Element>(values: &[T]) -> Vec<f64> {
     values.iter().map(|value| f64::from(value.to_f32())).collect()
 }
 
-/// The memory layout of a matrix: the first row starts at element `offset`, and rows are `stride` elements
-/// apart.
+/// The memory layout of a matrix. The first row starts at element `offset`, and the starts of consecutive
+/// rows are `stride` elements apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Elements before the first row: 1 gives an unaligned base.
@@ -46,7 +46,7 @@ pub struct Matrix<T> {
 }
 
 impl<T: Element> Matrix<T> {
-    /// Uploads `values` with the given layout. Gaps contain poison.
+    /// Uploads `values` with the given layout. The elements between rows get a NaN that no kernel writes.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
@@ -58,7 +58,7 @@ impl<T: Element> Matrix<T> {
         Self { buffer: device.upload(&memory).expect("device memory"), layout, shape }
     }
 
-    /// Makes a matrix for results that contains only poison.
+    /// Makes a matrix for results. All its elements are a NaN that no kernel writes.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
         let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)
@@ -76,7 +76,7 @@ impl<T: Element> Matrix<T> {
             .expect("inside")
     }
 
-    /// Returns a view for reading of shape `[batches, rows / batches, cols]`.
+    /// Returns a read-only view of shape `[batches, rows / batches, cols]`.
     pub fn view_batches(&self, batches: i64) -> oxiwarp::View<'_> {
         let (shape, strides) = self.batches(batches);
         self.buffer.view_strided(self.layout.offset, &shape, &strides).expect("inside")
@@ -93,7 +93,7 @@ impl<T: Element> Matrix<T> {
         ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
     }
 
-    /// Returns the values, row by row. Panics if an element outside the rows was written.
+    /// Returns the values, row by row. Panics if a kernel wrote to an element outside the rows.
     pub fn download(&self) -> Vec<T> {
         let memory = self.buffer.download().expect("a kernel that ran");
         let [rows, cols] = self.shape.map(|size| size as usize);

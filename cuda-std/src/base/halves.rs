@@ -1,10 +1,10 @@
-//! The elementwise maximum of two 32-bit words of two 16-bit floats each, without floating-point
-//! instructions.
+//! The elementwise maximum of two pairs of 16-bit floats, by integer instructions. Each pair is a 32-bit
+//! word.
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///
-/// The function flips all bits of a negative value except its sign bit. The values, read as integers, then
-/// have the order of the floats, so integer maxima suffice.
+/// The function first flips all bits of each negative value except the sign bit. The bits, read as signed
+/// integers, then have the order of the floats. The integer maximum is therefore the float maximum.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

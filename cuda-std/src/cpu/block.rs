@@ -1,8 +1,9 @@
-//! The state of one block: its threads, what they wait for, and the shared memory.
+//! The state of one GPU block on the CPU executor: its threads, the call at which each thread waits, and its
+//! shared memory.
 //!
-//! A block stays on one host thread from start to end, so its fields are plain cells. The functions of
-//! [`arch`](crate::arch) find the block through [`CURRENT`]. The scheduler sets `running`, the index of the
-//! running thread, before it resumes a coroutine.
+//! One host thread runs a block from start to end, so the fields of [`Block`] are plain cells. The functions
+//! of [`arch`](crate::arch) find the running block through the thread-local [`CURRENT`]. The scheduler sets
+//! `running`, the index of the running GPU thread, before it resumes the coroutine of this thread.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
@@ -49,19 +50,20 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
-/// Allocation unit of shared memory, which gives it an alignment of 128 bytes.
+/// Unit in which the shared memory is allocated, so that it is aligned to 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// A block of a launch. One worker reuses it for every block that it runs.
+/// A block of a launch. Each worker creates one `Block` and reuses it for every block of the grid that it
+/// runs.
 pub(crate) struct Block {
     pub kernel: Kernel,
     pub shape: Launch,
     args: *const [*const c_void],
     pub index: Cell<[u32; 3]>,
     pub(super) slots: Vec<Slot>,
-    /// For each warp, the mask of lanes that wait at a call.
+    /// For each warp, the mask of lanes that wait at a shuffle, vote, warp barrier or `mma`.
     pub(super) calling: Vec<Cell<u32>>,
     pub(super) running: Cell<usize>,
     at_barrier: Cell<usize>,
@@ -103,8 +105,8 @@ impl Block {
         }
     }
 
-    /// Makes this block the current one of the host thread while `f` runs. Its linear index in the grid is
-    /// `at`.
+    /// Resets this value for the block with linear index `at` in the grid. Then makes it the current block of
+    /// the host thread while `f` runs.
     pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
         let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
         self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
@@ -114,7 +116,7 @@ impl Block {
         self.races.barrier();
         self.copies.clear();
         let lines = self.shared.borrow().len();
-        // SAFETY: `shared_base` points to that many units, which no thread uses yet.
+        // SAFETY: `shared_base` points to `lines` allocated units, which no thread uses yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
 
         struct Restore(*const Block);
@@ -158,7 +160,8 @@ impl Block {
         self.shared_base
     }
 
-    /// Waits until every thread of the block has arrived. The last thread to arrive continues at once.
+    /// The block barrier: waits until every thread of the block has arrived. The last thread to arrive
+    /// continues at once.
     #[inline(always)]
     pub(crate) fn barrier(&self) {
         if !self.arrive() {
@@ -166,7 +169,8 @@ impl Block {
         }
     }
 
-    /// Counts the running thread as arrived. Returns false if the thread has to wait.
+    /// Counts the running thread as arrived at the block barrier. Returns false if the thread must be
+    /// suspended.
     fn arrive(&self) -> bool {
         let arrived = self.at_barrier.get() + 1;
         if arrived < self.slots.len() {
@@ -179,8 +183,11 @@ impl Block {
         true
     }
 
-    /// Marks the running thread as waiting. Returns false if the thread is unwinding and must continue. A
-    /// destructor that waited would have to unwind a second time, which aborts the process.
+    /// Marks the running thread as waiting. Returns false if the thread must not wait, because it is
+    /// unwinding.
+    ///
+    /// If a destructor waited during unwinding, the suspended thread could be unwound a second time. This
+    /// would abort the process.
     pub(super) fn may_wait(&self, state: State) -> bool {
         let may = self.host_panics || !std::thread::panicking();
         if may {
@@ -191,11 +198,11 @@ impl Block {
 
     /// Suspends the running thread until another thread marks it as ready.
     ///
-    /// Inlined into the kernel, because the processor mispredicts every return on the path from here to the
-    /// kernel.
+    /// This function is inlined into the kernel. After each switch, the processor mispredicts every return
+    /// from the coroutine library to the kernel, so fewer calls cost less time.
     #[inline(always)]
     pub(super) fn suspend(&self) {
-        // SAFETY: the coroutine of the running thread stored this pointer, and is still running.
+        // SAFETY: the coroutine of the running thread stored this pointer, and the coroutine still runs.
         unsafe { &*self.thread().yielder.get() }.suspend(());
     }
 
@@ -210,8 +217,11 @@ impl Block {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
     }
 
-    /// Returns the fault if no thread can continue. A call with missing lanes is reported before a barrier
-    /// with missing threads. If both exist, the barrier misses exactly the threads at the call.
+    /// Returns the fault of a block in which no thread can continue.
+    ///
+    /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the block
+    /// barrier. The function then reports the warp call, because the block barrier misses only the threads at
+    /// this call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
         if let Some(thread) = first(State::AtCall) {

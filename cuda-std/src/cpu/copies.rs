@@ -1,5 +1,5 @@
-//! Asynchronous copies to shared memory: the data arrives when the thread that started the copy waits, never
-//! earlier.
+//! Asynchronous copies to shared memory on the CPU executor. The data arrives only when the thread that
+//! started the copy waits for it, so that a missing wait is visible.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, note, with};
@@ -10,7 +10,8 @@ const BYTES: usize = 16;
 /// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// The pending copies of a block. Each thread's list is in the order in which its copies started.
+/// The pending copies of a block. Each thread has a list of its own copies, in the order in which they
+/// started.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Pending>>>,
     pending: Cell<usize>,
@@ -30,7 +31,7 @@ impl Copies {
 }
 
 /// Starts a copy of the running thread to `offset`, which lies inside the launch's shared memory. The
-/// destination is undefined until the thread waits.
+/// destination has undefined contents (0xFF bytes) until the thread waits for the copy.
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);
@@ -39,8 +40,8 @@ pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     });
 }
 
-/// Completes the pending copies of the running thread. The race check counts each copy as a write at its
-/// start and at its end.
+/// Completes the pending copies of the running thread. The race detection records a write when a copy starts
+/// and another write when it completes.
 pub(crate) fn wait() {
     let copies = with(|block| block.copies.of_thread[block.linear_index()].take());
     for &(offset, bytes) in &copies {

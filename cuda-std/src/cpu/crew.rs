@@ -36,11 +36,12 @@ impl Crew {
         })
     }
 
-    /// Runs the warps one after the other, each until it must wait. Ends when all threads have returned or
-    /// none can continue.
+    /// Runs the warps one after the other, each until all its threads wait or have returned. Repeats this
+    /// until all threads have returned or no thread can continue.
     ///
-    /// On a GPU, warps may drift apart as far as barriers allow. The executor always lets them drift that
-    /// far. If a warp can overwrite data before another warp reads it, the overwrite happens first.
+    /// On a GPU, one warp may run ahead of another warp as far as barriers allow. The CPU executor always
+    /// lets a warp run this far. If a warp can overwrite data before another warp reads it, the overwrite
+    /// therefore happens first.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
@@ -57,8 +58,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Runs each ready lane of a warp once. Returns false if no lane was ready. Subtracts the threads that
-    /// return from `live`.
+    /// Runs each ready lane of a warp once. Returns false if no lane was ready. Decreases `live`, the number
+    /// of threads that have not returned.
     #[inline(always)]
     fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
@@ -92,7 +93,8 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds the threads that still wait after a fault, which drops the values that they own.
+    /// Unwinds the threads that still wait after a fault in the block. Unwinding drops the values that they
+    /// own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
             if let Some(mut thread) = thread.take() {
@@ -110,7 +112,7 @@ impl Drop for Crew {
     }
 }
 
-/// The root function of every coroutine. It turns a panic of the kernel into a fault.
+/// The root function of every coroutine. It converts a panic of the kernel to a [`Fault`].
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

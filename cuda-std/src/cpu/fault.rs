@@ -1,5 +1,5 @@
-//! The faults of a launch and their messages, which name the waiting thread, the missing thread and the
-//! reason.
+//! The faults of a launch on the CPU executor, and their messages. For a barrier that never completes, a
+//! message names a waiting thread, a missing thread and the reason.
 use core::fmt;
 
 /// A failed launch: kernel, block, thread and kind of the fault.
@@ -15,11 +15,11 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// The kind of a fault: a wrong action of a thread, or a wait that can never end.
+/// The kind of a fault: an invalid action of a thread, or a wait that can never end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The thread waits at a barrier that another thread never reaches, because the other thread has
+    /// The thread waits at a block barrier that another thread never reaches, because the other thread has
     /// returned.
     Barrier {
         /// Number of threads that wait at the barrier.
@@ -29,7 +29,7 @@ pub enum FaultKind {
         /// Index of the first thread that never reaches the barrier.
         absent: [u32; 3],
     },
-    /// The thread is at a shuffle, vote or warp barrier that not all lanes of its mask reach.
+    /// The thread waits at a shuffle, vote or warp barrier that not all lanes of its mask reach.
     MissingLanes {
         /// Name of the call, such as `shfl_xor` or `ballot`.
         operation: &'static str,
@@ -49,8 +49,8 @@ pub enum FaultKind {
         /// Bytes of shared memory that the launch requested.
         size: u32,
     },
-    /// An access to shared memory that another thread accessed before, with no barrier between. At least one
-    /// of the two accesses is a write.
+    /// A data race: the thread accesses shared memory that another thread accessed before, with no barrier
+    /// between. At least one of the two accesses is a write.
     Race {
         /// Offset of the access in bytes.
         offset: usize,
@@ -63,7 +63,7 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An access at an address that is not a multiple of its size.
+    /// A memory access at an address that is not a multiple of the size of the access.
     Misaligned {
         /// Address of the access.
         address: usize,
@@ -81,7 +81,8 @@ pub enum FaultKind {
     Panic(String),
     /// The host could not allocate the stack of a thread.
     Stack(String),
-    /// A shape that a driver would refuse. `block` and `thread` of the fault have no meaning.
+    /// A launch shape that a CUDA driver would reject. The fields `block` and `thread` of the fault have no
+    /// meaning.
     BadLaunch(String),
 }
 
@@ -105,7 +106,7 @@ pub enum Absence {
         /// Number of threads in the block.
         threads: u32,
     },
-    /// The lane is the calling lane, which its own mask does not include.
+    /// The missing lane is the calling lane itself, because the mask that it passed does not include it.
     NotInMask,
 }
 

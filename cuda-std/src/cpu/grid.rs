@@ -1,8 +1,8 @@
 //! Distributes the blocks of a grid over the host's cores.
 //!
-//! Workers take block numbers in ascending order from one counter. After a fault, blocks with higher numbers
-//! need not run. Blocks with lower numbers were taken earlier and run to their end. The launch therefore
-//! always reports the lowest block that faults.
+//! Workers (host threads) take block numbers in ascending order from one counter. After a fault, blocks with
+//! higher numbers than the faulting block need not run. Blocks with lower numbers have already started, and
+//! they run to their end. The launch therefore always reports the lowest block that faults.
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
@@ -26,8 +26,8 @@ struct Work<'a> {
     fault: Mutex<Option<(u64, Fault)>>,
 }
 
-// SAFETY: the caller of `launch` allows several host threads to read the arguments. All other fields are
-// `Sync`.
+// SAFETY: the caller of `launch` allows several host threads to read the kernel arguments in `args`. All
+// other fields are `Sync`.
 unsafe impl Sync for Work<'_> {}
 
 /// # Safety
@@ -43,8 +43,9 @@ pub(super) unsafe fn run(
     let work = Work { kernel, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
-        // A launch from inside a kernel runs on a new thread, because the stack of a coroutine is too small
-        // for it. It has one worker, because all workers of rayon may be waiting for this launch.
+        // A launch from inside a kernel runs on a new host thread, because the stack of the kernel's
+        // coroutine is too small. This launch has only one worker, because all workers of rayon may be
+        // waiting for it.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();
@@ -60,21 +61,22 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Returns the number of workers. In the child of a fork this is one, the caller, because rayon's workers did
-/// not survive.
+/// Returns the number of host threads that run blocks. In the child of a fork, only the calling thread runs
+/// blocks, because rayon's threads exist only in the parent.
 fn rayon_workers() -> usize {
     if forked() { 1 } else { rayon::current_num_threads() }
 }
 
 impl Work<'_> {
-    /// Runs blocks as the worker that every launch has. If no stacks are available, it waits for them.
+    /// Runs blocks on the calling thread. If no coroutine stacks are available, the thread waits until other
+    /// launches release some. Every launch therefore completes.
     fn lead(&self) {
         while !self.help() && self.next.load(Relaxed) < self.blocks {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// Runs blocks if stacks are available for them. Returns false if not.
+    /// Runs blocks if enough coroutine stacks are available for one block. Otherwise returns false.
     fn help(&self) -> bool {
         let permit = Permit::new(self.shape.threads() as u32);
         if permit.is_some() {
@@ -106,7 +108,7 @@ impl Work<'_> {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is the child of a fork after the first launch. Rayon's workers exist only in the
+/// Whether a fork created this process after the first launch. Rayon's worker threads exist only in the
 /// parent, so a rayon scope in the child would never end.
 fn forked() -> bool {
     static WATCH: Once = Once::new();
@@ -115,8 +117,8 @@ fn forked() -> bool {
             FORKED.store(true, Relaxed);
             Permit::revoke_all();
         }
-        // SAFETY: the handler only stores to atomics. If registration fails for lack of memory, forks are
-        // only not detected.
+        // SAFETY: the handler `child` only stores to atomics. Registration fails only for lack of memory.
+        // Forks are then not detected, which is not unsafe.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(None, None, Some(child));

@@ -7,12 +7,17 @@ pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
 /// from sm_90 on). The executor ignores this value and runs launches one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// The launch may start before the previous one ends. It does not execute
-    /// `griddepcontrol.launch_dependents`, so the next launch starts after it ends. For kernels that lose
-    /// time with this instruction, because the GPU then starts their blocks more slowly.
+    /// The launch may start before the previous one ends, but the next launch starts only after this one
+    /// ends.
+    ///
+    /// The kernel does not execute `griddepcontrol.launch_dependents`. This variant is for kernels that take
+    /// longer with this instruction, because the GPU then starts their blocks more slowly.
     Before,
-    /// As `Before`, without the compiler barrier that keeps `ld.global.nc` after the wait. For kernels
-    /// without such loads whose blocks are so short that the barrier costs measurable time.
+    /// As `Before`, but without the compiler barrier that keeps `ld.global.nc` loads after
+    /// `griddepcontrol.wait`.
+    ///
+    /// This variant is for kernels that have no such loads. Their blocks are so short that the barrier costs
+    /// measurable time.
     Plain,
     /// The launch may start before the previous one ends, and the next launch may start before this one ends.
     Both,
@@ -25,8 +30,8 @@ pub struct Kernel {
     pub name: &'static str,
     /// How launches of the kernel overlap on a GPU.
     pub overlap: Overlap,
-    /// Runs the body of one thread. The argument is a list of pointers to the argument values, like
-    /// `kernelParams` of `cuLaunchKernel`.
+    /// Runs the body of one thread. The argument is a list of pointers to the values of the kernel arguments,
+    /// like `kernelParams` of `cuLaunchKernel`.
     pub run: unsafe fn(&[*const c_void]),
 }
 
@@ -42,12 +47,13 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Number of threads per block, in 128 bits because the product of three `u32` values may need 96.
+    /// Number of threads per block. The type is `u128`, because the product of three `u32` values has up to
+    /// 96 bits.
     pub(super) fn threads(&self) -> u128 {
         self.block.iter().map(|&n| u128::from(n)).product()
     }
 
-    /// Returns an error with the reason if a driver would refuse this shape.
+    /// Returns an error with the reason if a CUDA driver would reject this launch shape.
     pub(super) fn check(&self) -> Result<(), String> {
         let [_, y, z] = self.grid;
         if self.grid.contains(&0) {

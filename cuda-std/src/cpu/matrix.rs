@@ -1,5 +1,5 @@
-//! Emulates `mma.sync` for the fragments that the lanes of a warp pass. See [`mma`](crate::matrix::mma) for
-//! their layout.
+//! Emulates `mma.sync` on the fragments (the matrix elements of one lane) that the lanes of a warp pass. The
+//! module [`mma`](crate::matrix::mma) documents the layout of fragments.
 use super::warp::exchange_fragments;
 
 /// A lane's fragments of `c + a b`.
@@ -7,18 +7,18 @@ pub(crate) struct Fragments {
     pub a: [u32; 4],
     pub b: [u32; 2],
     pub c: [f32; 4],
-    /// Converts the bits of an element of `a` or `b` to f32, which is exact.
+    /// Converts the bits of an element of `a` or `b` to f32. This conversion is exact.
     pub widen: fn(u16) -> f32,
 }
 
-/// Returns the calling lane's fragment of `c + a b`. Every lane of the warp must call it.
+/// Returns the calling lane's fragment of `c + a b`. Every lane of the warp must call the function.
 #[inline(always)]
 pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
     exchange_fragments(&mut fragments);
     fragments.c
 }
 
-/// Multiplies for all lanes. Each element is summed in f64 and rounded once.
+/// Computes `c + a b` for all lanes of a warp. Each element is summed in f64 and rounded once.
 ///
 /// # Safety
 /// The pointers are valid and distinct.

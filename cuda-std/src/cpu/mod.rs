@@ -1,29 +1,31 @@
-//! The CPU executor: runs a kernel on the host as a GPU would, and reports errors that would hang or corrupt
-//! a GPU.
+//! The CPU executor: runs a kernel on the host with the semantics of a GPU. It reports errors that would hang
+//! a GPU or corrupt its results.
 //!
-//! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel (rayon). The threads of one
-//! block run alternately on one core, and each warp runs until it must wait.
+//! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel on a rayon pool. The
+//! threads of one block run alternately on one core, and each warp runs until it must wait.
 //!
 //! Each block has its own thread order, which is the same in every run. Results therefore never depend on the
 //! machine or its load. If a kernel lacks a barrier, some block computes a wrong result.
-//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, and `index` runs all threads in the order of their
-//! index.
+//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, and `OXIWARP_THREAD_ORDER=index` runs all threads in
+//! the order of their index.
 //!
-//! - **Barriers** wait for every thread of the block, **warp exchanges** for every lane of their mask. If one
-//!   can never complete, the launch ends with a [`Fault`] that names a waiting and a missing thread. A thread
-//!   that has returned never counts as arrived. Hardware tolerates this at some barriers, but such a kernel
-//!   hangs after a small change.
-//! - **Other faults**: accesses past the launch-sized shared memory, data races in it, misaligned vector
-//!   accesses and panics.
-//! - **If several threads fault**, the launch reports the lowest block index, and in this block the first
-//!   fault in its thread order.
+//! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
+//!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
+//!   that names a waiting and a missing thread. A thread that has returned never counts as arrived. Some
+//!   hardware barriers ignore returned threads, but a kernel that relies on this may hang after a small
+//!   change.
+//! - **Other faults** are accesses past the launch-sized shared memory, data races in this memory, misaligned
+//!   vector accesses and panics.
+//! - **If several threads fault**, the launch reports the fault of the lowest block index. Within this block,
+//!   it reports the fault that occurs first in the block's thread order.
 //! - **Undefined values** are visible: shared memory starts as 0xFF bytes (NaN), and a shuffle from a lane
-//!   outside its mask returns the same bits.
-//! - **Spinning is not supported**: the executor switches threads only at a barrier or an exchange. A kernel
+//!   outside its mask returns 0xFF bytes.
+//! - **Spinning is not supported.** The executor switches threads only at a barrier or an exchange. A kernel
 //!   that spins until another thread writes memory never ends.
 //!
 //! A thread that never waits passes its stack to the next thread. A kernel without barriers therefore uses
-//! one stack per core. Speed on one core of an AMD EPYC (benches/results/decisions/executor.txt):
+//! one stack per core. The table shows times on one core of an AMD EPYC
+//! (benches/results/decisions/executor.txt):
 //!
 //! | case | time |
 //! | --- | --- |
@@ -33,9 +35,9 @@
 //!
 //! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures these times.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other. This is the only cycle that
-//! `test_rust_modules.py` allows. Together they are one scheduler, with one file per subject. The block
-//! stores what its threads wait for, their accesses to shared memory and their pending copies. The other
+//! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other. This
+//! is the only cycle between files that the test `test_rust_modules.py` allows. The type `Block` stores, for
+//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The other
 //! files call `block::with` to find the running thread.
 mod block;
 pub(crate) mod copies;
@@ -59,26 +61,29 @@ pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
-/// Size in bytes of the L2 that the executor reports. It is small, so that rows in tests exceed it.
+/// Size in bytes of the L2 cache that the CPU executor reports. The size is small, so that the rows of tests
+/// exceed it.
 pub const L2_BYTES: u64 = 4 << 10;
 
-/// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, it returns the
-/// fault of the lowest block index. Blocks after that block may not have run.
+/// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, the function
+/// returns the fault of the lowest block index. Blocks with a higher index may not have run.
 ///
-/// Several threads may call it at once. Inside a rayon pool, it uses the workers of the pool. In the child of
-/// a fork, the blocks run on the calling thread, because rayon's workers do not survive a fork.
+/// Several host threads may call the function at once. Inside a rayon pool, it uses the workers of this pool.
+/// In the child of a fork, the blocks run on the calling thread, because rayon's workers exist only in the
+/// parent.
 ///
 /// # Errors
-/// [`FaultKind::BadLaunch`] for a shape that a driver would refuse. Otherwise the fault of the kernel.
+/// [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject. Otherwise the fault of the
+/// kernel.
 ///
 /// # Safety
-/// `args` point to values of the types that `kernel` reads. The memory that they point to is valid for the
-/// kernel's accesses, from several host threads at once.
+/// `args` point to values of the types that `kernel` reads. If such a value is a pointer, its memory is valid
+/// for the kernel's accesses, from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
-    // SAFETY: `check` accepted the shape. The caller passes arguments of the kernel's types.
+    // SAFETY: `check` accepted the launch shape. The caller passes arguments of the kernel's types.
     unsafe { grid::run(kernel, shape, args, draw) }
 }

@@ -1,13 +1,13 @@
-//! The order in which the threads of a block run.
+//! The order in which the CPU executor runs the threads of a block.
 //!
-//! Some orders hide a missing barrier. If threads run in the order of their index, a thread always sees what
-//! threads with a lower index wrote. So each block derives its own order from its number. In at least one
-//! of several blocks, the reader then runs before the writer. It reads NaN, which fills new shared memory, or
-//! old data. The order depends only on the block number and the seed, so a launch gives the same results each
-//! time.
+//! Some orders hide a missing barrier. For example, if threads run in the order of their index, a thread
+//! always reads what threads with a lower index wrote. Therefore each block has its own order, derived from
+//! its number. In at least one of several blocks, the thread that reads then runs before the thread that
+//! writes. It reads old data, or the NaN that fills new shared memory. The order depends only on the block
+//! number and the seed, so every run of a launch gives the same results.
 use std::sync::OnceLock;
 
-/// Environment variable that selects the orders: a number (the seed) or `index`.
+/// Environment variable that selects the thread orders. Its value is a number (the seed) or `index`.
 const VARIABLE: &str = "OXIWARP_THREAD_ORDER";
 
 /// How orders are chosen.
@@ -15,13 +15,13 @@ const VARIABLE: &str = "OXIWARP_THREAD_ORDER";
 pub(super) enum Draw {
     /// Threads run in the order of their index.
     Index,
-    /// Each block has its own order, derived from its number and this seed.
+    /// Each block has its own order, derived from the number of the block and this seed.
     Seeded(u64),
 }
 
 impl Draw {
-    /// Returns the choice of the environment variable, read once per process, or an error message if its
-    /// value is invalid.
+    /// Returns the choice of the environment variable [`VARIABLE`], which is read once per process. Returns
+    /// an error message if the value is invalid.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()
@@ -39,11 +39,11 @@ impl Draw {
     }
 }
 
-/// The order of one block: the order of its warps, and one order for the lanes of each warp.
+/// The thread order of one block: an order of its warps, and an order of the lanes that all its warps use.
 pub(super) struct Order {
     warps: Vec<u32>,
-    /// Step `t` of a warp runs lane `(factor * t + first) % 32`. The factor is odd, so each lane has one
-    /// step.
+    /// Step `t` of a warp runs lane `(factor * t + first) % 32`. The factor is odd, so the 32 steps run each
+    /// lane once.
     factor: u32,
     first: u32,
 }
@@ -59,8 +59,8 @@ impl Order {
         let mut bits = Bits(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ at);
         let drawn = bits.next();
         (self.factor, self.first) = (drawn >> 8 | 1, drawn >> 16);
-        // Resets the warps to ascending order before the shuffle. Otherwise the result would depend on the
-        // blocks that this worker ran before.
+        // Reset the warps to ascending order before they are shuffled. Otherwise the new order would depend
+        // on the blocks that this worker ran before.
         self.warps.iter_mut().zip(0..).for_each(|(warp, number)| *warp = number);
         for left in (1..self.warps.len()).rev() {
             self.warps.swap(left, bits.next() as usize % (left + 1));
@@ -71,8 +71,8 @@ impl Order {
         self.warps.len()
     }
 
-    /// Returns the thread of step `step` in the warp at position `warp`. The index may exceed the block if
-    /// its last warp is partial.
+    /// Returns the index of the thread that runs in step `step` of the warp at position `warp` of the order.
+    /// The index may be past the end of the block if the block's last warp is partial.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;

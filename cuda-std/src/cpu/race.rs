@@ -1,23 +1,24 @@
 //! Race detection in shared memory: finds two accesses that no barrier orders.
 //!
-//! Two accesses of different threads, at least one of them a write, must have a block barrier between them.
-//! For two threads of one warp, a warp barrier is enough. Otherwise they are a race. Shuffles, votes and
-//! matrix multiplications do not order memory, as on a GPU. The detection does not depend on the order in
-//! which the threads run, or on the values.
+//! Two accesses to the same bytes by different threads need a block barrier between them if at least one is a
+//! write. For two threads of one warp, a warp barrier is enough. Without such a barrier, the accesses are a
+//! race. As on a GPU, shuffles, votes and matrix multiplications do not order memory. The detection does not
+//! depend on the order in which the threads run, or on the values.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, FaultKind, with};
 
-/// Bytes of a tracked unit. It is 2 because the halves of a word may belong to two threads.
+/// Bytes of one tracked unit of shared memory. It is 2 bytes, because two threads may access the two 16-bit
+/// halves of a word.
 const UNIT: usize = 2;
 
-/// Summary of all reads, or all writes, of a unit between two consecutive barriers of the block.
+/// Summary of all reads, or all writes, of a unit (2 bytes) between two consecutive barriers of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// Number of block barriers before the accesses, counted from 1. 0 means that there was no access. The
-    /// counter wraps after 2^32 barriers, which take hours.
+    /// Number of block barriers before the accesses, counted from 1. The value 0 means that there was no
+    /// access. The counter wraps after 2^32 barriers, which take hours.
     barriers: u32,
-    /// Number of warp barriers before the last access, in the warp of `thread`.
+    /// Number of warp barriers that the warp of `thread` executed before the last access.
     rendezvous: u32,
     /// `thread` made the last access. `other` is another thread that made an access.
     thread: u16,
@@ -31,7 +32,7 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
-    /// Returns a thread with an access in this summary that nothing orders before `now`.
+    /// Returns a thread of this summary whose access is not ordered before the access `now`.
     fn race(&self, now: &Self) -> Option<u16> {
         if self.barriers != now.barriers {
             return None;
@@ -56,7 +57,7 @@ impl Mark {
 
 /// Access history of a block's shared memory.
 pub(super) struct Races {
-    /// For each unit, the summary of its reads and the summary of its writes.
+    /// For each unit (2 bytes), the summary of its reads and the summary of its writes.
     marks: RefCell<Vec<[Mark; 2]>>,
     barriers: Cell<u32>,
     rendezvous: Vec<Cell<u32>>,
@@ -72,20 +73,21 @@ impl Races {
         }
     }
 
-    /// Counts a barrier of the block. The start of another block also counts.
+    /// Counts a block barrier. The executor also calls it when the next block starts, so that old accesses do
+    /// not count.
     pub fn barrier(&self) {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
 
-    /// Counts a barrier of a warp. If the mask has only some of the lanes, the barrier still counts for the
-    /// whole warp, and a race may go undetected.
+    /// Counts a barrier of a warp. A barrier with a mask of only some lanes also counts for the whole warp. A
+    /// race with the other lanes may then go undetected.
     pub fn rendezvous(&self, warp: usize) {
         self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }
 }
 
-/// Records an access of the running thread inside the launch's shared memory. Raises a fault if the access is
-/// a race.
+/// Records an access of the running thread inside the launch's shared memory. Raises a fault if this access
+/// and an earlier one are a race.
 #[inline]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));

@@ -1,21 +1,21 @@
 //! The stacks of coroutines, which each host thread keeps from launch to launch.
 //!
-//! A new stack costs two system calls and its page faults, which is more time than a small block takes. Every
-//! stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process. [`STACKS`]
-//! therefore limits the number of kept stacks and, through [`Permit`], the number of stacks in use. With
-//! blocks of 1024 threads, at most twelve blocks run at once.
+//! Creating a stack takes two system calls and page faults, which is more time than a small block takes.
+//! Every stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process.
+//! Therefore [`STACKS`] limits the number of kept stacks and, through [`Permit`], the number of stacks in
+//! use. With blocks of 1024 threads, at most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
-/// Bytes of a stack. It has room for a kernel's frames in a debug build and for the process's panic hook. The
-/// hook runs on the stack of the thread that panicked and may capture a backtrace there. Untouched pages cost
-/// nothing.
+/// Bytes of a stack. They are enough for the frames of a kernel in a debug build and for the panic hook of
+/// the process. The hook runs on the stack of the thread that panicked and may capture a backtrace there.
+/// Pages that are never touched use no memory.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Maximum number of stacks that all idle host threads keep together. Also the maximum number that all
-/// running blocks use together.
+/// Maximum number of stacks that all idle host threads together keep. The same limit applies to the stacks
+/// that all running blocks together use.
 const STACKS: usize = 12 * 1024;
 
 /// Number of stacks that idle host threads keep.
@@ -28,13 +28,14 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Permit(usize);
 
 impl Permit {
-    /// Returns a permit for `stacks` stacks, or `None` if running blocks use too many at the moment.
+    /// Returns a permit for `stacks` stacks, or `None` if running blocks already use too many stacks.
     pub fn new(stacks: u32) -> Option<Self> {
         let permit = Self(stacks as usize);
         (IN_USE.fetch_add(permit.0, Relaxed) + permit.0 <= STACKS).then_some(permit)
     }
 
-    /// Releases all permits. The child of a fork calls it, because the holders were threads of the parent.
+    /// Releases all permits. The child of a fork calls this function, because the threads that had the
+    /// permits exist only in the parent.
     pub fn revoke_all() {
         IN_USE.store(0, Relaxed);
     }
@@ -46,7 +47,8 @@ impl Drop for Permit {
     }
 }
 
-/// A stack whose start is offset by a few cache lines from its highest address.
+/// A coroutine stack that starts a few cache lines below the highest address of its memory. Different threads
+/// have different offsets.
 ///
 /// Without the offset, the frames of all waiting threads would have the same page offset and compete for the
 /// same few cache sets.
@@ -65,8 +67,9 @@ impl Stack {
     }
 }
 
-// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below it. The offset is at most 4
-// KiB, so far more than the minimum size remains. The offset is a multiple of 128, which keeps the alignment.
+// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below it. The offset of the start
+// is at most 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a multiple of
+// 128, so the start stays aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -121,8 +124,8 @@ pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch. If the host thread is ending, its pool no longer exists and the stacks
-/// are freed.
+/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool no longer exists, and
+/// the function frees the stacks.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

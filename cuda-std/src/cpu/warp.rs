@@ -1,8 +1,9 @@
-//! Shuffles, votes, warp barriers and matrix multiplications: an exchange of values between the lanes of a
-//! mask.
+//! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each exchanges values
+//! between the lanes of a mask.
 //!
 //! Lanes exchange values if they make the same kind of call with the same mask, as on a GPU. The last lane to
-//! arrive computes the results of all lanes and continues. The other lanes are suspended until then.
+//! arrive computes the results of all lanes and continues. The lanes that arrive earlier are suspended until
+//! then.
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
@@ -33,8 +34,9 @@ impl Operation {
         }
     }
 
-    /// Returns the result of `lane`, which passed `argument`. As in hardware, only the low five bits of
-    /// `argument` count. A lane whose source is outside the warp gets its own value.
+    /// Returns the result of `lane`, which passed `argument` (a lane, a distance or a lane mask). As in
+    /// hardware, only the low five bits of `argument` count. If the source lane is outside the warp, `lane`
+    /// gets its own value.
     fn result(self, values: &[u32; 32], mask: u32, lane: u32, argument: u32) -> u32 {
         let argument = argument % 32;
         let source = match self {
@@ -49,7 +51,8 @@ impl Operation {
     }
 }
 
-/// A call at which a thread waits. When the call completes, `value` becomes its result.
+/// A call at which a thread waits, for example a shuffle. When the call completes, `value` becomes its
+/// result.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     operation: Operation,
@@ -80,8 +83,8 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 
 /// Exchanges values between the lanes of `mask`, and returns the result of the calling lane.
 ///
-/// If a source lane is outside the mask, the result is undefined on a GPU. Here all its bits are set, which
-/// is a NaN.
+/// If a source lane is outside the mask, the result is undefined on a GPU. On the CPU executor the result has
+/// all bits set, which is a NaN.
 #[inline(always)]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     with(|block| {
@@ -92,7 +95,7 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     })
 }
 
-/// Takes part in a matrix multiplication of the whole warp: `c` becomes `c + a b`.
+/// Takes part in a matrix multiplication of the whole warp: `fragments.c` becomes `c + a b`.
 #[inline(always)]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     with(|block| {
@@ -103,7 +106,7 @@ pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
 }
 
 impl Block {
-    /// Registers the call of the running thread. Returns false if the thread has to wait for other lanes.
+    /// Registers the warp call of the running thread. Returns false if the thread must wait for other lanes.
     fn call(&self, call: Call) -> bool {
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
@@ -126,7 +129,7 @@ impl Block {
         self.linear_index() & !31
     }
 
-    /// Raises a fault unless the mask contains the calling lane and only lanes that exist in the block.
+    /// Raises a fault if the mask lacks the calling lane or contains a lane that does not exist in the block.
     fn check_mask(&self, call: &Call, lane: usize) {
         let (operation, mask) = (call.operation.name(), call.mask);
         if mask >> lane & 1 == 0 {
@@ -150,8 +153,8 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane is suspended in its call or is making it, so its fragments are valid and
-            // borrowed for the call.
+            // SAFETY: every lane makes this call or is suspended in it. Its fragments are therefore valid,
+            // and no other code uses them until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];
@@ -167,7 +170,8 @@ impl Block {
         }
     }
 
-    /// Returns a fault with the lanes that the call of a waiting thread misses.
+    /// Returns a fault with the lanes of the mask that have not reached the call at which thread `thread`
+    /// waits.
     pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
         let (start, call) = (thread & !31, self.slots[thread].call.get());
         let there =

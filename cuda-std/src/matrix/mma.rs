@@ -1,7 +1,7 @@
 //! Matrix multiplication by a warp on tensor cores: `mma.sync` and `ldmatrix`, from sm_80 on.
 //!
-//! The lanes of a warp hold a matrix as *fragments*. With `g = lane / 4` and `t = lane % 4`, a lane has these
-//! elements of `C += A B`:
+//! A matrix is distributed over the lanes of a warp as *fragments*. With `g = lane / 4` and `t = lane % 4`, a
+//! lane has these elements of `C += A B`:
 //!
 //! | matrix | elements of a lane | type and order of words |
 //! | --- | --- | --- |
@@ -9,9 +9,10 @@
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! The words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t + 8..)`. A
-//! word of A or B holds two elements, the first in its low half. Two neighbouring C fragments, rounded and
-//! packed, are one A fragment. One product can therefore feed the next without leaving the registers.
+//! The 32-bit words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t +
+//! 8..)`. A word of A or B contains two elements, the first in its low half. Two C fragments of neighbouring
+//! columns, rounded and packed, are one A fragment. The result of one multiplication can therefore be the
+//! operand A of the next without leaving the registers.
 //!
 //! All lanes of the warp must make the call. The CPU executor multiplies exactly, adds in f64 and rounds
 //! once. Tensor cores add in another order and precision, so the last bits differ.
@@ -28,7 +29,8 @@ pub type B = [u32; 2];
 /// A lane's fragment of the accumulator, a 16 x 8 matrix.
 pub type C = [f32; 4];
 
-/// 16 bytes: eight elements of a row. Each lane passes one chunk to [`load`].
+/// A chunk: 16 bytes, which are eight elements of a matrix row. Each lane passes the index of one chunk to
+/// [`load`].
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk(pub [u32; 4]);
@@ -37,7 +39,7 @@ pub struct Chunk(pub [u32; 4]);
 pub trait MatrixElem: Elem {
     /// Computes `c + a b`.
     fn mma(a: A, b: B, c: C) -> C;
-    /// Packs two values, each rounded once, with the first in the low half.
+    /// Packs two values into a 32-bit word, with `low` in the low half. Each value is rounded once.
     fn pair(low: f32, high: f32) -> u32;
 }
 impl MatrixElem for f16 {
@@ -61,9 +63,10 @@ impl MatrixElem for bf16 {
     }
 }
 
-/// Loads four 8 x 8 matrices of 16-bit elements (`ldmatrix.x4`). Lane `8 i + r` passes the index `at` of the
-/// chunk that is row `r` of matrix `i`. Word `i` of the result has elements `2t, 2t + 1` of row `g` of matrix
-/// `i`.
+/// Loads four 8 x 8 matrices of 16-bit elements (`ldmatrix.x4`).
+///
+/// Lane `8 i + r` passes `at`, the index of the chunk (16 bytes) that is row `r` of matrix `i`. Let `g = lane
+/// / 4` and `t = lane % 4`. Word `i` of the result has elements `2t` and `2t + 1` of row `g` of matrix `i`.
 ///
 /// # Safety
 /// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of
@@ -74,10 +77,11 @@ pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     unsafe { arch::load_matrices(rows.window(at)) }
 }
 
-/// As [`load`], with each matrix transposed: word `i` has rows `2t, 2t + 1` of column `g`.
+/// As [`load`], with each matrix transposed. Let `g = lane / 4` and `t = lane % 4`. Word `i` has rows `2t`
+/// and `2t + 1` of column `g` of matrix `i`.
 ///
 /// # Safety
-/// As for [`load`].
+/// The requirements of [`load`] apply.
 #[inline(always)]
 pub unsafe fn load_transposed(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.

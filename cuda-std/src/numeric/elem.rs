@@ -1,12 +1,12 @@
-//! The element types of tensors, and the f32 lanes that kernels compute on.
+//! The element types of tensors (`Elem`), and vectors of f32 values (`F32Vec`) on which kernels compute.
 //!
-//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack, one 16-byte vector, to f32
-//! lanes and back.
+//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack (one 16-byte vector of
+//! elements) to f32 values and back.
 use half::{bf16, f16};
 
 use crate::arch;
 
-/// The f32 lanes of one pack (a 16-byte vector): `[f32; 4]` for f32, `[f32; 8]` for f16 and bf16.
+/// The elements of one pack (a 16-byte vector) as f32: `[f32; 4]` for f32, `[f32; 8]` for f16 and bf16.
 pub trait F32Vec: Copy {
     /// Number of lanes.
     const LEN: u32;
@@ -65,8 +65,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this conversion; it cannot
-    /// evaluate the inline assembly of [`Elem::from_f32`].
+    /// Converts a compile-time constant from f32. The compiler can evaluate this function. It cannot evaluate
+    /// [`Elem::from_f32`], which uses inline assembly.
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;
@@ -75,16 +75,18 @@ pub trait Elem: Copy + Send + Sync + 'static {
     /// Converts f32 lanes to 16 bytes and rounds each lane once.
     fn pack(lanes: Self::F32Vec) -> [u32; 4];
     /// Returns the elementwise maximum of two 32-bit words. A word contains one f32 or two 16-bit elements.
-    /// If one element is NaN, the result may be either element.
+    /// If an element of `a` or `b` is NaN, the result may be either element.
     fn max_words(a: u32, b: u32) -> u32;
     /// Returns the element whose bits are the low `size_of::<Self>()` bytes of `word`.
     fn from_bits(word: u32) -> Self;
     /// Returns the bits of the element, zero-extended to 32 bits.
     fn to_bits(self) -> u32;
 
-    /// Returns the elementwise sum of two 32-bit words. Each element is rounded once.
+    /// Returns the elementwise sum of two 32-bit words (one f32 or two 16-bit elements each). Each sum is
+    /// rounded once.
     fn add_words(a: u32, b: u32) -> u32;
-    /// Returns the elementwise product of two 32-bit words. Each element is rounded once.
+    /// Returns the elementwise product of two 32-bit words (one f32 or two 16-bit elements each). Each
+    /// product is rounded once.
     fn mul_words(a: u32, b: u32) -> u32;
 
     /// Returns a pack with the compile-time constant `value` in every element.

@@ -1,26 +1,27 @@
 //! `expf`, `erff` and `tanhf` with the same bits as in CUDA's math library, which torch's kernels call.
 //!
 //! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
-//! `__nv_tanhf` without fast math. A kernel can therefore reproduce a chain of torch operators exactly. Only
-//! `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU executor rounds both correctly, so the last
-//! bits may differ between the CPU and the GPU.
+//! `__nv_tanhf` without fast math. A kernel that calls them can therefore give the same bits as a chain of
+//! torch operators. Only their instructions `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU
+//! executor rounds both correctly, so the last bits may differ between the CPU and the GPU.
 //!
 //! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from
-//! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests below check these bounds.
+//! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this file check these
+//! bounds.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
 /// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
 ///
-/// The last multiplication and the addition are one FMA, as nvcc contracts them. `e^x = 2^i * 2^f` with `i =
-/// floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126. For larger `|x|` the
-/// excess stays in `f`, so `2^f` overflows or underflows.
+/// The code computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The product of the two powers and
+/// the addition are one FMA, because nvcc contracts them. A saturating multiplication keeps `i` between -126
+/// and 126. For larger `|x|`, the remainder `f` is large, so `2^f` overflows or underflows.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
     const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
     const RANGE: f32 = 252.0;
-    // Adding 1.5 * 2^23 moves an integer into the low bits of a float. The 1 is the biased exponent of
-    // 2^-126.
+    // Adding `SHIFT` (1.5 * 2^23) moves an integer into the low bits of a float. The additional 1 is the
+    // biased exponent of 2^-126, the smallest power.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
     let exponent = shifted - (SHIFT + 127.0);
@@ -42,19 +43,20 @@ pub fn exp(x: f32) -> f32 {
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.885_39;
     let size = x.abs();
-    // libdevice returns 1 explicitly for sizes from 9.01 on. This expression already rounds to 1 there.
+    // For `|x|` from 9.01 on, libdevice returns 1 in a separate branch. This expression needs no branch,
+    // because it rounds to 1 there.
     let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
 
     let square = x * x;
     let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
     let p = fma(p, square, f32::from_bits(0x3E08_5941));
     let p = fma(p, square, f32::from_bits(0xBEAA_A9ED));
-    // The FMA with +0 replaces `p * square`. It preserves the sign of tanh(-0).
+    // The FMA with +0 replaces the product `p * square`, because it preserves the sign of tanh(-0).
     let near = fma(fma(p, square, 0.0), x, x);
     if size >= 0.6 { far } else { near }
 }
 
-/// Coefficients of `erff`. They changed once among the CUDA versions that torch is built with.
+/// Coefficients of `erff`. Among the CUDA versions with which torch is built, they changed once.
 #[derive(Clone, Copy)]
 pub struct Erf {
     /// Smallest `|x|` that uses the polynomial `far`.
@@ -76,7 +78,7 @@ const fn floats(bits: [u32; 7]) -> [f32; 7] {
 }
 
 impl Erf {
-    /// Coefficients of CUDA up to 13.1. The default build of torch 2.11 uses CUDA 13.0.
+    /// Coefficients of CUDA up to 13.1. They apply to the default build of torch 2.11, which uses CUDA 13.0.
     pub const CUDA_12: Self = Self {
         far_from: 1.002_96,
         far: floats([
@@ -123,13 +125,14 @@ impl Erf {
 
     /// Returns `erf(x)` as `erff` does, accurate to 2 ulp.
     ///
-    /// For `|x| < far_from` the result is `x + x * near(x^2)`. Otherwise it is `1 - 2^-(|x| + |x| *
-    /// far(|x|))` with the sign of `x`. The code evaluates one polynomial and selects its coefficients.
+    /// For `|x| < far_from` the result is `x + x * near(x^2)`. For larger `|x|` it is `1 - 2^-(|x| + |x| *
+    /// far(|x|))` with the sign of `x`. The code evaluates only one polynomial, after it selected the
+    /// coefficients `near` or `far`.
     #[inline(always)]
     pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;
         let at = if is_far { x.abs() } else { x * x };
-        // Select values instead of indexing an array: an index that depends on `x` would cause memory loads.
+        // Each coefficient is selected by value. An array index that depends on `x` would cause memory loads.
         let c = |far: f32, near: f32| if is_far { far } else { near };
         let (far, near) = (self.far, self.near);
         let p = fma(c(far[0], near[0]), at, c(far[1], near[1]));
@@ -147,7 +150,8 @@ impl Erf {
 mod tests {
     use super::*;
 
-    /// Every 1009th float of both signs. They cover all exponents, subnormal numbers and NaN.
+    /// Returns every 1009th bit pattern of an f32. These floats cover both signs, all exponents, subnormal
+    /// numbers and NaN.
     fn floats() -> impl Iterator<Item = f32> {
         (0..=u32::MAX).step_by(1009).map(f32::from_bits)
     }

@@ -3,7 +3,7 @@
 //! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor.
 //! LLVM does not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate
 //! function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor
-//! rounds the approximate functions correctly, so the last bits may differ from the GPU.
+//! rounds the results of approximate functions correctly, so the last bits may differ from the GPU.
 use crate::arch;
 
 macro_rules! functions {
@@ -29,19 +29,20 @@ functions! {
 
 /// Returns `x / d` for finite `x` and for `d` from 1 to 2^125.
 ///
-/// The function takes one Newton step after [`rcp_ftz`]. The result differs from IEEE division by at most 1
-/// ulp. After rounding to f16 or bf16 it has the same bits as IEEE division.
+/// The function refines the result of [`rcp_ftz`] with one Newton step. The quotient differs from IEEE
+/// division by at most 1 ulp. After rounding to f16 or bf16, it has the same bits as with IEEE division.
 #[inline(always)]
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // Negating `-x` and `-inverse` keeps the result -0 if `x` is -0.
+    // The negative signs of `x` and `inverse` cancel. With them, the result is -0 if `x` is -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 
 /// Returns `1 / x` rounded to nearest. The reciprocal of `x` must be a normal number.
 ///
-/// The function takes one Newton step after [`rcp_ftz`]. The GPU and the CPU executor return the same bits.
+/// The function refines the result of [`rcp_ftz`] with one Newton step. The GPU and the CPU executor return
+/// the same bits.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
     let guess = rcp_ftz(x);

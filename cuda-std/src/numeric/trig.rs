@@ -3,10 +3,10 @@
 //! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615 these are also the bits of
 //! torch's CUDA kernels.
 //!
-//! Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. A polynomial
-//! then evaluates the remainder, whose size is about pi/4 at most. From 105,615 on, CUDA uses Payne-Hanek
-//! reduction with integers. This module keeps the three steps for all arguments; their error grows slowly
-//! with `|x|`.
+//! The Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. The
+//! remainder is at most about pi/4 in size. Polynomials then give its sine and cosine. From 105,615 on, CUDA
+//! uses the Payne-Hanek reduction with integers. This module uses the Cody-Waite reduction for all arguments,
+//! so its error grows slowly with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;
@@ -53,7 +53,8 @@ fn cos_of_remainder(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Returns the largest error against f64 over 4,000,001 arguments from 0 to `max`, and its argument.
+    /// Returns the largest error of `sin_cos` against f64 over 4,000,001 arguments from 0 to `max`, and the
+    /// argument with this error.
     fn worst(max: f32) -> (f64, f32) {
         let steps = 4_000_000_u32;
         let off = |step: u32| {

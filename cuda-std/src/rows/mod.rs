@@ -1,5 +1,5 @@
-//! Rows of tensors: teams (the threads that share a row), packs and vec4s (the vectors that a thread reads
-//! and writes).
+//! Rows of tensors. A team is the threads that share a row. Each thread reads and writes the row in packs
+//! (16-byte vectors) or vec4s (vectors of four elements).
 pub mod pack;
 pub mod row;
 pub mod team;

@@ -1,11 +1,13 @@
-//! A pack: one 16-byte vector of elements, the widest access that one thread makes. In 16-bit types, a pack
-//! takes half the registers of its f32 values.
+//! A pack: one 16-byte vector of elements, the widest access of a thread. A pack of 16-bit elements takes
+//! half as many registers as its elements in f32.
 use core::marker::PhantomData;
 
 use crate::numeric::elem::{Elem, F32Vec};
 
-/// 16 bytes of `T`, kept in registers as loaded. Keep packs across a reduction and unpack them again
-/// afterwards. Unpacking twice costs less than the registers for f32 values or a second read of memory.
+/// 16 bytes of `T`, kept in registers as loaded.
+///
+/// If a kernel uses elements before and after a reduction, keep the pack and unpack it twice. Unpacking twice
+/// costs less than keeping f32 values in registers or reading memory a second time.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],
@@ -38,14 +40,15 @@ impl<T: Elem> Pack<T> {
     pub fn from_lanes(lanes: T::F32Vec) -> Self {
         Self::from_words(T::pack(lanes))
     }
-    /// Returns the larger of each pair of elements, without unpacking them. If one element is NaN, the result
-    /// is either of the two.
+    /// Returns the larger element of each pair of elements of `self` and `other`, without conversion to f32.
+    /// If one of the two elements is NaN, the result is either of them.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
         Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
     }
-    /// Returns the same pack, through an optimization barrier. The compiler then unpacks the elements again.
-    /// Otherwise it would keep the f32 values alive, in twice the registers for the 16-bit types.
+    /// Returns the same pack, through an optimization barrier. Each later use then unpacks the elements
+    /// again. Without the barrier, the compiler keeps the f32 values, which take twice the registers for
+    /// 16-bit types.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))

@@ -1,15 +1,15 @@
 //! A team: the threads that share one row.
 //!
-//! A block is two-dimensional: `x` is the thread in its team, `y` is the team. A team of up to 32 threads (a
-//! power of two) lies inside one warp and reduces by shuffles only. A larger team consists of whole warps,
-//! which exchange partial results in shared memory.
+//! A block is two-dimensional. `threadIdx.x` is the index of a thread in its team, and `threadIdx.y` is the
+//! index of the team. A team of up to 32 threads (a power of two) lies inside one warp and reduces by
+//! shuffles only. A larger team consists of whole warps, which exchange partial results in shared memory.
 //!
-//! A block always has a multiple of 32 threads. Threads without a row take the same path with neutral values,
-//! because shuffles and barriers need all threads.
+//! A block always has a multiple of 32 threads, so some teams may have no row. Their threads execute the same
+//! code with neutral values (for example zero in a sum), because shuffles and barriers need all threads.
 use crate::simt::shared::SharedMemory;
 use crate::simt::{block, cluster, thread, warp};
 
-/// The calling thread's team: the thread's rank, the team's size and the team's row.
+/// The team of the calling thread: the index of the thread in the team, the team's size and the team's row.
 #[derive(Clone, Copy)]
 pub struct Team {
     /// Index of the thread in its team.
@@ -18,13 +18,14 @@ pub struct Team {
     pub size: u32,
     /// Row that the team processes.
     pub row: u64,
-    /// Whether the team is a whole cluster of [`Team::CLUSTER`] blocks. Otherwise it lies inside one block.
+    /// Whether the team is a whole cluster of [`Team::CLUSTER`] blocks. If not, the team lies inside one
+    /// block.
     pub cluster: bool,
 }
 
 impl Team {
-    /// Returns the team of the calling thread if teams lie inside a block. Teams, and so rows, are numbered
-    /// over the grid.
+    /// Returns the team of the calling thread, for kernels whose teams lie inside a block. Teams are numbered
+    /// over the whole grid, and the number of a team is the index of its row.
     #[inline(always)]
     pub fn of_block() -> Self {
         let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
@@ -35,13 +36,14 @@ impl Team {
     /// Blocks of a team that is a cluster.
     pub const CLUSTER: u32 = 8;
 
-    /// Returns the team of the calling thread if each cluster processes one row. The call also declares the
-    /// kernel's cluster size. Each block of the cluster must have one team.
+    /// Returns the team of the calling thread, for kernels in which each cluster processes one row. The call
+    /// also declares the kernel's cluster size. Each block of the cluster must have one team.
     #[inline(always)]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
-        // Computed from the block's team, including the row. If ptxas knows that all threads have the same
-        // row, it keeps the addresses of all tiles in registers, which then spill.
+        // Derive all fields, even the row, from the team of the block. From a simpler formula, ptxas would
+        // detect that all threads have the same row. It would then keep the addresses of all tiles in
+        // registers, which spill.
         let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
         Self {
             rank: cluster::rank() * block.size + block.rank,
@@ -51,8 +53,9 @@ impl Team {
         }
     }
 
-    /// Returns the same team with `rank` and `size` passed through [`thread::opaque`]. Use it if a thread
-    /// processes many rows.
+    /// Returns the same team with `rank` and `size` hidden from the compiler by [`thread::opaque`], an
+    /// optimization barrier. In a loop over many rows, the compiler then keeps fewer derived values in
+    /// registers.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         let [rank, size] = thread::opaque([self.rank, self.size]);
@@ -60,10 +63,11 @@ impl Team {
     }
 
     /// Reduces `value` over the team. All threads of the team get the same bits. Every thread of the block
-    /// must call it.
+    /// must call this function.
     ///
-    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. A
-    /// cluster also takes 8 bytes for each of its blocks and 8 more. A cluster may reduce only once.
+    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. A team
+    /// that is a cluster takes 8 more bytes for each block of the cluster and 8 bytes for an mbarrier. Such a
+    /// team may reduce only once per launch.
     #[inline(always)]
     pub fn reduce<T: warp::Exchange>(
         &self,

@@ -14,8 +14,8 @@ pub fn sync() {
 /// Reduces `value` over the block and returns the same bits in every thread.
 ///
 /// The block has a multiple of 32 threads, and every thread must call the function. The function takes
-/// `size_of::<T>()` bytes per warp from `memory`. Before a second reduction in the same memory, call
-/// [`sync`].
+/// `size_of::<T>()` bytes per warp from `memory`. Call [`sync`] before a second reduction that uses the same
+/// bytes of shared memory.
 #[inline(always)]
 pub fn reduce<T: warp::Exchange>(
     value: T,
@@ -28,9 +28,10 @@ pub fn reduce<T: warp::Exchange>(
     reduce_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
-/// Reduces `value` over `warps` consecutive warps of the block, beginning with warp `first`.
+/// Reduces `value` over a group of `warps` consecutive warps of the block. The first warp of the calling
+/// thread's group is `first`, and `number` is the index of the thread's own warp in the block.
 ///
-/// All groups of the block reduce at the same time. `number` is the index of the calling thread's warp.
+/// The groups of a block reduce at the same time, so every thread of the block must call the function.
 #[inline(always)]
 pub(crate) fn reduce_warps<T: warp::Exchange>(
     value: T,
@@ -50,12 +51,12 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the
-    // barrier.
+    // SAFETY: `first + slot` is the index of a warp of the block. The warp with this index wrote its slot
+    // before the barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
-/// Reduces `count` elements, at most 32, and returns the result in every lane.
+/// Reduces `count` elements, at most 32, within a warp. Returns the result in every lane.
 ///
 /// Let `width` be `count` rounded up to a power of two. Each group of `width` neighbouring lanes reduces the
 /// same elements, so the reduction takes only `log2(width)` shuffles.
@@ -74,8 +75,8 @@ fn reduce_lanes<T: warp::Exchange>(
 
 /// Reduces `value` as [`reduce`] does, but over all blocks of a cluster.
 ///
-/// The kernel declares clusters of `BLOCKS` blocks and calls the function once. In addition to the bytes of
-/// [`reduce`], the function takes 8 bytes per block of the cluster and 8 bytes for a barrier from `memory`.
+/// The kernel declares clusters of `BLOCKS` blocks and calls this function once. From `memory`, the function
+/// takes the bytes of [`reduce`], 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -86,7 +87,8 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
     let reduced = reduce(value, neutral, memory, combine);
     let words = exchange.all(reduced.to_bits());
-    // SAFETY: `block` is below the cluster size, and `all` returns only after every word has arrived.
+    // SAFETY: `block` is below the cluster size. `all` returns only after the words of all blocks have
+    // arrived.
     reduce_lanes(
         |block| T::from_bits(unsafe { words.get(block) }),
         cluster::size::<BLOCKS>(),

@@ -1,8 +1,8 @@
 //! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, regardless of
-//! the kernel's declaration. The host must check the architecture before it launches clusters of `BLOCKS`
-//! blocks.
+//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, even if the
+//! kernel declares more. The host must therefore check the architecture before it launches a kernel in
+//! clusters.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
@@ -10,14 +10,15 @@ use crate::arch;
 /// Declares that the kernel is launched in clusters of `BLOCKS` blocks.
 ///
 /// `BLOCKS` is a power of two up to 8, and the x dimension of the grid is a multiple of `BLOCKS`. The kernel
-/// also declares its [`launch_bounds`](super::thread::launch_bounds).
+/// must also declare its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
     arch::cluster_bounds::<BLOCKS>();
 }
 
-/// Returns the number of blocks per cluster of a kernel that declares `BLOCKS`.
+/// Returns the number of blocks per cluster for a kernel that declares `BLOCKS`. Where clusters do not exist,
+/// this number is 1.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()
@@ -29,10 +30,10 @@ pub fn rank() -> u32 {
     arch::cluster_rank()
 }
 
-/// An exchange of one 64-bit word between all blocks of a cluster.
+/// An exchange between the blocks of a cluster: each block sends one 64-bit word to all blocks.
 ///
 /// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct,
-/// but it orders all earlier memory accesses of all threads and is slower.
+/// but it is slower, because it orders all earlier memory accesses of all threads.
 #[derive(Clone, Copy)]
 pub struct ClusterExchange {
     words: Shared<u64>,
@@ -41,17 +42,17 @@ pub struct ClusterExchange {
 }
 
 impl ClusterExchange {
-    /// Opens the exchange of a kernel that declares clusters of `BLOCKS` blocks.
+    /// Prepares the exchange, for a kernel that declares clusters of `BLOCKS` blocks. Every thread of the
+    /// cluster must call this function once.
     ///
-    /// A kernel opens one exchange, and every thread of the cluster must call the function. It takes one
-    /// 64-bit word per block and one 64-bit word for the mbarrier from `memory`.
+    /// It takes one 64-bit word per block and one 64-bit word for the mbarrier from `memory`.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
         if thread::linear_index() == 0 {
-            // SAFETY: the barrier is a word of this block's shared memory. Every block sends in `all`, after
-            // `cluster_wait`, so no word arrives before the barrier is initialized.
+            // SAFETY: the mbarrier is a word of this block's shared memory. Blocks send words only in `all`,
+            // after `cluster_wait`, so no word arrives before the mbarrier is initialized.
             unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
         arch::cluster_arrive();
@@ -64,7 +65,7 @@ impl ClusterExchange {
     /// after [`ClusterExchange::open`] and a block barrier.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
-        // After this barrier every block of the cluster runs and has initialized its mbarrier.
+        // After `cluster_wait`, every block of the cluster runs and has initialized its mbarrier.
         arch::cluster_wait();
         let to = thread::linear_index();
         if to < self.blocks {
@@ -72,8 +73,7 @@ impl ClusterExchange {
             // leaves `cluster_receive` before all words have arrived in its shared memory.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller has passed a block barrier since
-        // then.
+        // SAFETY: thread 0 called `cluster_expect` in `open`. After that, the caller passed a block barrier.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

@@ -4,13 +4,13 @@ use crate::arch;
 use crate::base::cache::Load;
 pub use crate::base::cache::{LINE, Policy};
 
-/// L2 cache policy for the rows that a kernel reads once. The host passes it as a kernel argument.
+/// L2 cache policy for rows that a kernel reads once. The host passes the policy as a kernel argument.
 ///
 /// On an H200, kernels take 1 to 4 % less time if they load such rows with `evict_last` instead of the
 /// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
-/// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote their
-/// lines to `evict_normal` (`applypriority`). By then these lines have replaced the `evict_last` lines of
-/// earlier blocks.
+/// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote the
+/// lines that they loaded to `evict_normal` (`applypriority`). By then, these lines have replaced the lines
+/// that earlier blocks loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {
@@ -23,8 +23,9 @@ impl L2Policy {
     /// The default policy of the GPU, without demotion.
     pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
-    /// Returns a policy that loads lines with `evict_last`. The blocks from index `first` on demote their
-    /// lines. Each row must start and end at a boundary of a cache line.
+    /// Returns a policy with which kernels load rows with `evict_last`. The blocks from index `first` on
+    /// demote the lines that they loaded to `evict_normal`. Each row must start and end at a boundary of a
+    /// cache line.
     pub const fn kept_until(first: u32) -> Self {
         Self { policy: Policy::LAST, demote_from: first }
     }

@@ -1,8 +1,8 @@
 //! Loads and stores of global memory with cache hints.
 //!
-//! Row kernels use [`Row`](crate::rows::row::Row). The functions here serve access patterns that `Row` does
-//! not support. The address of a vector access must be aligned to the size of the vector. Otherwise both the
-//! GPU and the CPU executor report a fault.
+//! Row kernels use [`Row`](crate::rows::row::Row). The functions of this module are for access patterns that
+//! `Row` does not support. The address of a vector access must be a multiple of the size of the vector.
+//! Otherwise the GPU and the CPU executor report a fault.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 
@@ -11,8 +11,8 @@ macro_rules! accesses {
         #[doc = concat!("Loads ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the read and aligned to its size. If `hint` is not [`Load::Default`], no thread
-        /// writes to this memory while the kernel runs.
+        /// `ptr` is valid for the read and aligned to the size of the read. If `hint` is not
+        /// [`Load::Default`], no thread writes to this memory while the kernel runs.
         #[inline(always)]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $bits {
             // SAFETY: the caller passes a readable, aligned `ptr`.
@@ -21,8 +21,8 @@ macro_rules! accesses {
         #[doc = concat!("Stores ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the write and aligned to its size. No other thread accesses this memory without
-        /// synchronization.
+        /// `ptr` is valid for the write and aligned to the size of the write. No other thread accesses this
+        /// memory without synchronization.
         #[inline(always)]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, hint: Store) {
             // SAFETY: the caller passes a writable, aligned `ptr`.
@@ -38,9 +38,10 @@ accesses! {
     load_u16, store_u16: u16, "2 bytes";
 }
 
-/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait for their arrival.
+/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait for their arrival. Does nothing on
+/// GPUs before sm_90.
 ///
-/// One thread can prefetch the data of a whole block. The function does nothing on GPUs before sm_90.
+/// One thread can prefetch the data of a whole block.
 ///
 /// # Safety
 /// The whole range is readable global memory. `from` and `bytes` are multiples of 16.

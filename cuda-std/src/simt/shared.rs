@@ -1,12 +1,12 @@
-//! Dynamic shared memory of a launch, split into typed parts.
+//! Dynamic shared memory of a launch, which a kernel splits into typed parts.
 //!
 //! ```ignore
 //! let mut memory = SharedMemory::of_launch();
 //! let sums: Shared<f32> = memory.take(32);
 //! let row: Shared<u32> = memory.take(cols);
 //! ```
-//! The host sets the number of bytes at the launch. The CPU executor reports a fault if a kernel accesses
-//! more.
+//! The host chooses the number of bytes of shared memory at the launch. The CPU executor reports a fault if a
+//! kernel accesses more bytes.
 use core::marker::PhantomData;
 
 use crate::arch;
@@ -29,8 +29,8 @@ impl SharedMemory {
         arch::shared_bytes()
     }
 
-    /// Takes the next `len` elements of `T`, aligned for `T`. Every thread of the block must take the same
-    /// parts.
+    /// Takes the next `len` elements of `T` from the shared memory, aligned for `T`. All threads of the block
+    /// must take the same parts in the same order.
     #[inline(always)]
     pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
         let offset = self.offset.next_multiple_of(align_of::<T>());
@@ -77,8 +77,8 @@ impl<T: Copy> Shared<T> {
 
     /// Starts a copy of 16 bytes from global memory to element `at`. The copy bypasses the registers and L1.
     ///
-    /// This thread may read the element after [`copy::wait`](super::copy::wait). Other threads also need a
-    /// block barrier after that wait.
+    /// The calling thread may read the element after [`copy::wait`](super::copy::wait). Other threads may
+    /// read it after a block barrier that follows this wait.
     ///
     /// # Safety
     /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16
@@ -87,21 +87,22 @@ impl<T: Copy> Shared<T> {
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `checked` bounds `at`. The caller passes 16 readable, aligned bytes at `from`.
+        // SAFETY: `checked` keeps `at` in bounds. The caller passes 16 readable, aligned bytes at `from`.
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// Starts a copy as [`Shared::copy_from`] does if `wanted`. Otherwise the element becomes zero, and
-    /// `from` is not read. Requires sm_80 or newer.
+    /// If `wanted`, starts a copy as [`Shared::copy_from`] does. Otherwise sets the element to zero and does
+    /// not read `from`. Requires sm_80 or newer.
     ///
     /// # Safety
-    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise those of [`Shared::set`]
-    /// apply.
+    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise the requirements of
+    /// [`Shared::set`] apply.
     #[inline(always)]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `window` bounds `at`. If `wanted`, the caller passes 16 readable, aligned bytes at `from`.
+        // SAFETY: `window` keeps `at` in bounds. If `wanted`, the caller passes 16 readable, aligned bytes at
+        // `from`.
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
 
@@ -110,12 +111,13 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
-        // Compute in 32 bits. 64-bit addresses would cost registers that some kernels do not have.
+        // Compute the address in 32 bits. 64-bit arithmetic would take registers that some kernels do not
+        // have.
         arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
-    /// Returns the byte offset of element `at`. The CPU executor checks it against this part and the launch's
-    /// bytes.
+    /// Returns the byte offset of element `at` in shared memory. The CPU executor checks that the element
+    /// lies inside this part and inside the shared memory that the launch requested.
     #[inline(always)]
     fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);

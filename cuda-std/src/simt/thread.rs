@@ -32,7 +32,7 @@ pub fn linear_index() -> u32 {
     x + dim_x * (y + dim_y * z)
 }
 
-/// Returns the thread's index in the whole grid, in the x dimension only.
+/// Returns the thread's index in the whole grid along x: `blockIdx.x * blockDim.x + threadIdx.x`.
 #[inline(always)]
 pub fn global_index() -> u64 {
     u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
@@ -40,14 +40,15 @@ pub fn global_index() -> u64 {
 
 /// Returns the same numbers and hides their origin from the compiler (an optimization barrier).
 ///
-/// The compiler then recomputes values that depend on these numbers in each loop iteration. Otherwise it
-/// could keep these values in registers during the whole loop.
+/// In a loop, the compiler then recomputes values that depend on these numbers in each iteration. Without the
+/// barrier, it could keep the values in registers during the whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// Returns the same address and hides its origin from the compiler, as [`opaque`] does for numbers.
+/// Returns the same address and hides its origin from the compiler. It is the version of [`opaque`] for
+/// addresses.
 #[inline(always)]
 pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
@@ -56,12 +57,12 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 /// Waits until earlier launches have finished and their writes are visible (`griddepcontrol.wait`).
 ///
 /// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
-/// address of the thread's first access. The thread computes `first` before the wait, so this arithmetic
-/// overlaps with the earlier launches.
+/// address of the thread's first access. The thread computes `first` before the wait, so that this
+/// computation overlaps with the earlier launches.
 ///
-/// Each thread that has not returned must call the function once, before it accesses global memory. The
-/// function does nothing on GPUs before sm_90. A kernel that never calls it starts only after the earlier
-/// launches.
+/// Each thread must call the function once before it accesses global memory, unless it returns first. The
+/// function does nothing on GPUs before sm_90. A kernel that does not contain this call starts only after the
+/// earlier launches.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
@@ -70,9 +71,9 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 /// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
 /// A kernel calls this function in its first line. ptxas then limits the registers per thread accordingly.
-/// Rust has no attribute for launch bounds, so on PTX the function leaves a comment. `cuda_builder` converts
-/// the comment into `.maxntid` and `.minnctapersm` of the entry. The CPU executor rejects larger blocks, as
-/// the driver does.
+/// Rust has no attribute for launch bounds. On PTX, the function therefore leaves a comment, which
+/// `cuda_builder` converts into the directives `.maxntid` and `.minnctapersm`. The CPU executor rejects
+/// blocks with more threads, as the CUDA driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
@@ -80,8 +81,8 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
-/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. A Turing SM has
-/// room for half as many threads as an SM of sm_80.
+/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. An SM of Turing
+/// has room for half as many threads as an SM of sm_80.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

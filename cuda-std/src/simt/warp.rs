@@ -1,6 +1,7 @@
 //! Warp operations: shuffles, votes and reductions of the 32 threads of a warp.
 //!
-//! All lanes in `mask` must call a function that takes a `mask`. The CPU executor reports a missing lane.
+//! If a function takes a `mask`, all lanes in `mask` must call it. The CPU executor reports a lane that does
+//! not.
 use crate::arch;
 
 /// Threads in a warp.
@@ -45,7 +46,7 @@ word! {
 pub trait Exchange: Copy {
     /// Returns the value of lane `lane() ^ lane_mask`. Every lane of the warp must call the function.
     fn shuffle_xor(self, lane_mask: u32) -> Self;
-    /// Returns the value as 64 bits, the unit that the blocks of a cluster exchange.
+    /// Returns the value as 64 bits. Blocks of a cluster exchange values in this form.
     fn to_bits(self) -> u64;
     /// Returns the value that [`Exchange::to_bits`] converted to `bits`.
     fn from_bits(bits: u64) -> Self;
@@ -103,7 +104,7 @@ pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
     T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
 }
 
-/// Returns one bit per lane in `mask`: the `predicate` of that lane.
+/// Returns a word with one bit per lane in `mask`. The bit is the `predicate` that the lane passed.
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     arch::ballot(mask, predicate)
@@ -123,8 +124,8 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 
 /// Reduces `value` over groups of `width` neighbouring lanes. `width` is a power of two up to 32.
 ///
-/// All lanes of a group return the same bits, because both lanes of each pair in the butterfly compute the
-/// same `combine`. `combine` must be commutative.
+/// `combine` must be commutative. In each step, two lanes exchange values and both compute `combine`. All
+/// lanes of a group therefore return the same bits.
 #[inline(always)]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;
@@ -142,8 +143,8 @@ pub fn sum(value: f32, width: u32) -> f32 {
     reduce(value, width, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over groups of `width` neighbouring lanes. A NaN loses against a number, as
-/// in PTX `max.f32`.
+/// Returns the maximum of `value` over groups of `width` neighbouring lanes. The maximum of a NaN and a
+/// number is the number, as in PTX `max.f32`.
 #[inline(always)]
 pub fn max(value: f32, width: u32) -> f32 {
     reduce(value, width, f32::max)

@@ -1,11 +1,11 @@
-//! Tests of asynchronous copies to shared memory. The thread sees its data after a wait, and other threads
-//! see it after a following barrier.
+//! Tests of asynchronous copies to shared memory. The thread that started a copy can read its data after
+//! `copy::wait`, and other threads can read it after a following barrier.
 use cuda_std::copy;
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// The source of the copies: 64 elements, each with its index four times.
+/// The source of the copies: 64 elements of 16 bytes. Element `i` contains the number `i` four times.
 #[repr(align(16))]
 struct Words([[f32; 4]; 64]);
 
@@ -16,8 +16,8 @@ impl Words {
 
     /// Starts to copy element `at` to element `at` of shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: `at` is in bounds of both arrays. Some tests omit the wait for the copy on purpose, and
-        // check that the executor reports it.
+        // SAFETY: `at` is in bounds of both arrays. Some tests omit `copy::wait` on purpose and check that
+        // the executor detects this.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -27,13 +27,17 @@ fn elements() -> Shared<u128> {
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index is in bounds. The tests check whether a barrier orders the access.
+    // SAFETY: the index is in bounds. The tests check whether the executor detects a missing barrier before
+    // this read.
     let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
     last
 }
 
-/// Copies one element with each of 64 threads. Returns the element that thread 5 then reads: its own or, if
-/// `neighbour`, that of thread 38.
+/// Copies one element with each of 64 threads, then lets thread 5 read an element. Returns what thread 5
+/// read.
+///
+/// Thread 5 reads the element that it copied or, if `neighbour`, the element that thread 38 copied. `waits`
+/// and `meets` say whether each thread calls `copy::wait` and `block::sync` before the read.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

@@ -1,4 +1,4 @@
-//! Tests of faults other than those of barriers and warps, and of launches after a fault.
+//! Tests of all faults except those of barriers and warps. Also tests launches that follow a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -31,7 +31,7 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: the access lies inside `words`. Its alignment is what the test checks.
+        // SAFETY: the access lies inside `words`. The test checks that the executor reports its misalignment.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -48,7 +48,8 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: the access lies inside `words`. Its alignment is what the test checks.
+                // SAFETY: the access lies inside `words`. The test checks that the executor reports its
+                // misalignment.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }
         });
@@ -91,7 +92,8 @@ fn a_block_above_the_launch_bounds() {
     );
 }
 
-/// Counts its drops and waits at a barrier in each drop. A thread that unwinds must not wait there.
+/// Counts its drops and calls a barrier in each drop. If a thread drops it during unwinding, the barrier must
+/// not wait.
 struct Guard<'a>(&'a AtomicU32);
 
 impl Drop for Guard<'_> {
@@ -173,7 +175,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // The lowest block faults last, because it waits until a higher block has faulted.
+                // Block 777 is the lowest block that faults. It faults last, because it waits until a higher
+                // block has faulted.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

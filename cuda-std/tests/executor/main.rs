@@ -1,4 +1,5 @@
-//! Tests of the CPU executor: results against simple models of a GPU, and every kind of fault.
+//! Tests of the CPU executor. They compare its results with simple models of a GPU, and cause every kind of
+//! fault.
 mod barrier;
 mod copies;
 mod faults;
@@ -25,11 +26,12 @@ fn kernel(name: &'static str) -> Kernel {
 /// Launches `body` as a kernel named `probe`.
 fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
     let shape = Launch { grid, block, shared_bytes };
-    // SAFETY: `kernel` reads exactly this argument. A `Body` is `Sync`, so several threads may call it.
+    // SAFETY: `kernel` reads exactly one argument, a `Body`. A `Body` is `Sync`, so several threads may call
+    // it.
     unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
 }
 
-/// Launches one block of `threads` threads, which must fault, and returns the fault.
+/// Launches one block of `threads` threads and returns its fault. Panics if the launch does not fault.
 fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
     run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
 }
@@ -47,8 +49,10 @@ fn values(cells: &[AtomicU32]) -> Vec<u32> {
     cells.iter().map(|cell| cell.load(Relaxed)).collect()
 }
 
-/// Sums over the block through shared memory, with a barrier for each halving. It allows any number of
-/// threads and takes 4 bytes per thread.
+/// Returns the sum of `value` over the block. It is a tree reduction in shared memory with one barrier per
+/// step.
+///
+/// The function supports any number of threads and takes 4 bytes per thread.
 fn tree_sum(value: f32, threads: u32) -> f32 {
     let sums = SharedMemory::of_launch().take::<f32>(threads);
     let mut width = threads.next_power_of_two();
@@ -59,7 +63,8 @@ fn tree_sum(value: f32, threads: u32) -> f32 {
         block::sync();
         width /= 2;
         if me() < width && me() + width < threads {
-            // SAFETY: as above. In this round, threads only read the upper half.
+            // SAFETY: each thread writes only its own element, in the lower half of `sums`. In this step, the
+            // elements that other threads read are in the upper half.
             unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
         }
     }

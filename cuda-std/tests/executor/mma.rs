@@ -6,23 +6,25 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns a small integer. Sums of products of such integers are exact.
+/// Returns an integer from -8 to 7 that depends on `seed`, `row` and `col`. Sums of products of such integers
+/// are exact in f32.
 fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
     let mixed = seed.wrapping_add((row * 31 + col * 17) as u32).wrapping_mul(0x9E37_79B9);
     T::from_f32((mixed >> 28) as f32 - 8.0)
 }
 
-/// Writes a matrix of 16 rows and 16 columns to shared memory, two chunks per row.
+/// Writes a matrix of 16 rows and 16 columns to shared memory. Each row takes two chunks of 16 bytes.
 fn fill<T: Elem>(rows: &Shared<Chunk>, seed: u32) {
     let (row, half) = (warp::lane() as usize / 2, warp::lane() as usize % 2);
     let bits = |col: usize| small::<T>(seed, row, 8 * half + col).to_bits();
-    // SAFETY: each lane writes its own chunk, inside the shared memory. A barrier follows.
+    // SAFETY: each lane writes its own chunk, inside the shared memory. A barrier separates the writes from
+    // later reads.
     unsafe { rows.set(warp::lane(), Chunk([0, 2, 4, 6].map(|col| bits(col) | bits(col + 1) << 16))) };
     block::sync();
 }
 
-/// Computes `C + A B`. `in_columns` says whether the right matrix is stored by columns. The left matrix is
-/// stored by rows.
+/// Computes `C + A B` on the executor and compares it with a plain loop. `A` is stored by rows. `B` is stored
+/// by columns if `in_columns`, otherwise by rows.
 fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
     let out: Vec<_> = (0..2).map(|_| zeros(128)).collect();
     run([1; 3], [32, 1, 1], 2 * 16 * 32, &|| {
@@ -31,7 +33,8 @@ fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
         fill::<T>(&a, seed);
         fill::<T>(&b, !seed);
         let (lane, low) = (warp::lane(), warp::lane() % 16);
-        // SAFETY: the chunks belong to the two matrices, which `fill` wrote before its barriers.
+        // SAFETY: the chunks belong to the two matrices. `fill` wrote both matrices, and a barrier followed
+        // each write.
         let (a, [b0, b1, b2, b3]) = unsafe {
             let left = mma::load(&a, low * 2 + lane / 16);
             let right = if in_columns {

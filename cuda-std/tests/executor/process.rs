@@ -1,10 +1,11 @@
-//! Tests of the executor in a process: pools of any size, several host threads, and forks.
+//! Tests of launches on the CPU executor from thread pools of any size, from several host threads, and after
+//! forks.
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Returns the results of a launch with barriers and shuffles, and the order in which the threads of each
-/// block ran.
+/// Launches a kernel with barriers and shuffles. Returns one number per thread, which combines the thread's
+/// result with its position in the order in which the threads of the block ran.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
     let (steps, out) = (zeros(blocks), zeros(blocks * threads));
@@ -70,7 +71,8 @@ fn a_kernel_may_launch() {
     assert_eq!(values(&out), [8; 32]);
 }
 
-/// Forks the process. Returns true if `child` returned true in the child within 20 s.
+/// Forks the process and runs `child` in the child process. Returns whether `child` returned true within 20
+/// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child only runs `child` and exits with `_exit`. glibc's allocator works after a fork.
@@ -78,7 +80,7 @@ fn in_child(child: impl FnOnce() -> bool) -> bool {
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: `_exit` ends the child without the exit handlers of its parent.
+        // SAFETY: `_exit` ends the child without the exit handlers that it inherited from its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -116,8 +118,8 @@ fn a_forked_child_can_launch() {
 /// Environment variable that is set in the process that [`a_panic_hook_has_room_for_a_backtrace`] starts.
 const HOOK_CHILD: &str = "OXIWARP_TEST_PANIC_HOOK";
 
-/// Runs a kernel that panics, with a panic hook that captures a backtrace and writes to a 40 KiB buffer on
-/// the stack. Prints the fault.
+/// Runs a kernel that panics while a panic hook is set, and prints the fault. The hook captures a backtrace
+/// and copies it to a buffer of 40 KiB on the stack.
 fn panic_under_a_hook() {
     std::panic::set_hook(Box::new(|_| {
         let backtrace = std::backtrace::Backtrace::force_capture().to_string();
@@ -130,8 +132,11 @@ fn panic_under_a_hook() {
     println!("fault: {:?}", fault.kind);
 }
 
-/// The panic hook runs on the stack of the thread that panicked. The test starts another process, because a
-/// stack overflow ends the process and a hook applies to all its threads.
+/// Checks that a panic hook has enough stack, because it runs on the coroutine stack of the thread that
+/// panicked.
+///
+/// The test starts another process for two reasons. A stack overflow would end the process, and a panic hook
+/// applies to all threads of a process.
 #[test]
 fn a_panic_hook_has_room_for_a_backtrace() {
     if std::env::var_os(HOOK_CHILD).is_some() {
@@ -145,8 +150,10 @@ fn a_panic_hook_has_room_for_a_backtrace() {
     assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
 }
 
-/// Linux allows 65,530 mappings per process, and a stack takes two. 64 workers with 1024 threads each would
-/// need twice as many mappings.
+/// Checks that launches complete although they would need too many stacks.
+///
+/// Linux allows 65,530 mappings per process, and each stack takes two. 64 workers with 1024 threads each
+/// would need 131,072 mappings at the same time.
 #[test]
 fn more_workers_than_stacks() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(64).build().unwrap();

@@ -1,10 +1,11 @@
-//! Tests of race detection: each kernel runs without a barrier that it needs, and with it.
+//! Tests of race detection. Each kernel runs once with a barrier that it needs, and once without this
+//! barrier.
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches 16 blocks of `threads` threads. If `right`, `result` must equal `expected` in each thread.
-/// Otherwise the launch must report a race.
+/// Launches 16 blocks of `threads` threads. If `right` (the kernel has the barrier), `result` must equal
+/// `expected` in each thread. Otherwise the launch must report a race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
     let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {
@@ -23,8 +24,8 @@ fn words() -> Shared<f32> {
 }
 
 fn set(at: u32, value: f32) {
-    // SAFETY: the index lies inside the launch's shared memory. The tests check whether the barriers are
-    // sufficient.
+    // SAFETY: the index lies inside the launch's shared memory. The tests check that the executor reports a
+    // race if a barrier is missing.
     unsafe { words().set(at, value) };
 }
 
@@ -98,7 +99,8 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 #[test]
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
-        // Each step has one barrier. With two buffers, a warp may therefore be one step ahead of another.
+        // Each step has only one barrier. A warp may therefore be one step ahead of another warp, which is
+        // correct only with two buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

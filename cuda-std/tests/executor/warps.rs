@@ -1,11 +1,12 @@
-//! Tests of shuffles and votes against a simple model, and of masks whose lanes do not all make the call.
+//! Tests of shuffles and votes against a simple model. Also tests masks with a lane that does not make the
+//! call.
 use cuda_std::cpu::{Absence, FaultKind};
 use proptest::prelude::*;
 
 use super::*;
 
-/// Returns the source lane of a shuffle according to the PTX manual. Returns `None` if this lane is not in
-/// the mask, because the result is then undefined.
+/// Returns the lane from which a shuffle reads, according to the PTX manual. Returns `None` if this lane is
+/// not in the mask, because the result of the shuffle is then undefined.
 fn source(kind: u32, mask: u32, lane: i64, argument: u32) -> Option<u32> {
     let argument = i64::from(argument & 31);
     let target = [lane ^ argument, lane + argument, lane - argument, argument][kind as usize];
@@ -23,8 +24,8 @@ fn shuffle(kind: u32, mask: u32, value: u32, argument: u32) -> u32 {
 }
 
 proptest! {
-    /// Runs two warps, the second of them partial. The lanes of the mask shuffle with each other, and so do
-    /// the other lanes.
+    /// Runs two warps, and the second of them is partial. The lanes of the mask shuffle with each other. The
+    /// remaining lanes also shuffle with each other.
     #[test]
     fn shuffles_follow_the_manual(
         (kind, mask, threads) in (0..4_u32, any::<u32>(), 33..=64_u32),
@@ -74,8 +75,8 @@ fn folds_give_every_lane_the_same() {
     .unwrap();
 }
 
-/// Runs `body` in a block of `threads` threads. Expects a fault of `thread` with missing lanes, and returns
-/// its parts and its text.
+/// Runs `body` in a block of `threads` threads and expects the fault `MissingLanes` of `thread`. Returns the
+/// fields of this fault and its message.
 fn missing(threads: u32, thread: u32, body: Body) -> (&'static str, u32, u32, Absence, String) {
     let fault = fault(threads, 0, body);
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [0; 3], [thread, 0, 0]), "{fault}");

@@ -12,7 +12,7 @@ const PTX: &[(Arch, &str)] = &[
     (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
 ];
 
-/// `y[r] = x[r] / max(|x[r]|, eps)` on one device. Load it once and reuse it.
+/// The kernel `y[r] = x[r] / max(|x[r]|, eps)`, loaded on one device. Load it once and reuse it.
 pub struct L2Normalize(Kernels);
 
 impl L2Normalize {
@@ -42,12 +42,12 @@ impl L2Normalize {
         let name = format!("{OP}{}_{dtype}", if vector { "_vector" } else { "" });
         let launch = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
         let rows = u64::from(rows);
-        // SAFETY: the checks above established the kernel's requirements on `x` and `y`. A `ViewMut`
-        // guarantees exclusive access to `y`.
+        // SAFETY: the checks in this function and in `rows` established the kernel's requirements on `x` and
+        // `y`. A `ViewMut` guarantees exclusive access to `y`.
         unsafe { self.0.launch(&name, launch, stream, &args![x_rows, y_rows, rows, cols, eps]) }
     }
 
-    /// Checks an argument, and returns its numbers of rows and columns with the layout of its rows.
+    /// Checks an argument. Returns its number of rows, its number of columns and the layout of its rows.
     fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
         view.expect_on(OP, arg, self.0.device())?;
         let shape = |expected: &str| {

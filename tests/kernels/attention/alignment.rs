@@ -1,5 +1,5 @@
-//! `attention` of tensors that start at any element, with any gap between heads. Copies of 16 bytes need
-//! aligned addresses, in the general kernels and in Hopper's.
+//! Tests `attention` on tensors that start at any element and have any gap between heads. Some kernels copy
+//! 16 bytes at a time and need aligned addresses, so such tensors must use other code.
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
@@ -10,8 +10,10 @@ use crate::support::test::Test;
 pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
-/// Shifts queries, keys, values and the result, one tensor at a time. An offset or a gap of 8 elements is
-/// aligned again. With 6 queries the general kernels run; 70 queries are enough for Hopper's kernels.
+/// Shifts queries, keys, values and the result, one tensor at a time. With an offset or a gap of 8 elements
+/// (16 bytes), the tensor is aligned again.
+///
+/// On Hopper, 6 queries run in the general kernels, and 70 queries run in the kernels for Hopper.
 fn each_tensor(device: &Device) {
     for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
         for tensor in 0..4 {
@@ -26,7 +28,7 @@ fn each_tensor(device: &Device) {
     }
 }
 
-/// With 37 keys, the rows of a mask end at unaligned addresses.
+/// Tests unaligned masks. With 37 keys, the rows of a mask end at unaligned addresses.
 fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in [[true, false, false, true], [true, true, false, true], [true; 4]] {

@@ -1,5 +1,5 @@
-//! `attention_backward` against gradients in f64: every kernel, with masks, windows, softcap and
-//! grouped-query attention.
+//! Tests `attention_backward` against gradients in f64. The cases cover every kernel, with masks, windows,
+//! softcap and grouped-query attention.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream,
@@ -26,8 +26,8 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // A block has 64 or 128 rows of the outer-loop tensor. It iterates over inner-loop tiles of 16 to 64
-    // rows.
+    // A block of a gradient kernel has 64 or 128 rows of one tensor (queries or keys). It iterates over tiles
+    // of 16 to 64 rows of the other tensor.
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
@@ -68,10 +68,11 @@ fn softcap_and_scale(device: &Device) {
     both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
-/// The gradients of queries, keys and values, and for each element the sum of the magnitudes of its terms.
+/// The expected gradients of queries, keys and values. The second array has, for each element, the sum of the
+/// magnitudes of the element's terms.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
-/// Computes the formulas of the kernel's documentation, with attention probabilities from f64 scores.
+/// Computes the gradients in f64, with the formulas that the kernels' documentation states.
 fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> Reference {
     let [b, sq, sk, heads, kv_heads, d] = case.sizes;
     let scale = case.params.scale.map_or(1.0 / (d as f64).sqrt(), f64::from);
@@ -90,8 +91,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
         let gradient: Vec<f64> = (0..sk).map(|j| dot(&dout[query..][..d], &v[key(j)..][..d])).collect();
         let delta = dot(&weights, &gradient);
-        // `delta` is a sum of products with the rounded result. The magnitude of its terms may be larger than
-        // `delta`.
+        // `delta` is a sum of products `dout * out`, and the kernel rounds `out`. The sum of the terms'
+        // magnitudes, `delta_size`, may be larger than `delta`.
         let out = |c: usize| (0..sk).map(|j| weights[j] * v[key(j) + c]).sum::<f64>();
         let delta_size: f64 = (0..d).map(|c| (dout[query + c] * out(c)).abs()).sum();
         for j in 0..sk {
@@ -101,7 +102,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
                 slope *= 1.0 - (product / cap).tanh().powi(2);
             }
             let ds = slope * (gradient[j] - delta);
-            // Bound of the errors from rounding `ds` and from the products that follow.
+            // Size of the terms of `ds`. The rounding of `ds` and the products that use it have errors
+            // relative to this size.
             let size = slope.abs() * (gradient[j].abs() + delta_size);
             for c in 0..d {
                 let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];
@@ -145,7 +147,8 @@ fn check<T: Element>(device: &Device, case: &AttentionCase) {
     attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
     let wide = host.each_ref().map(|values| wide(values));
     let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
-    // The probabilities, their gradients, `out` in `delta` and the result are each rounded once to the type.
+    // The kernels round four values to the element type, each once: the probabilities, their gradients, `out`
+    // in `delta`, and the result.
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
     for (name, (got, (sums, sizes))) in
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))

@@ -1,4 +1,5 @@
-//! `attention_decode` against f64: few queries and many keys, with full splits and a partial last split.
+//! Tests `attention_decode` against f64, with few queries and many keys. The op splits the keys among blocks,
+//! and the tests include full splits and a partial last split.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
@@ -17,7 +18,8 @@ pub const TESTS: &[Test] = &[
     ("attention_decode::bad_input", refuses),
 ];
 
-/// Runs the op with a workspace of the requested size that contains NaN.
+/// Runs the op with a workspace of the required size. The workspace contains NaN, so that a read of an
+/// unwritten element gives a wrong result.
 fn run(
     device: &Device,
     inputs: AttentionInputs,
@@ -37,8 +39,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // Two splits: as many keys as two splits have, and one more. Grouped-query attention: one tile of rows,
-    // and two tiles with a tail.
+    // A split has 512 keys, and a tile has 16 rows (queries of the heads that share a key head). The keys
+    // fill two splits exactly, or exceed them. The rows fill a part of a tile, one tile and a tail, or two
+    // tiles.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }
@@ -50,7 +53,7 @@ fn sizes(device: &Device) {
 
 fn what_is_seen(device: &Device) {
     both(device, AttentionCase::of([1, 5, 1100, 4, 2, 64]).causal());
-    // With this window, no query attends to any key of some splits.
+    // Some splits (512 keys) contain no key inside the window of any query.
     both(device, AttentionCase::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
     both(device, AttentionCase::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
 }

@@ -1,5 +1,5 @@
-//! `attention` against f64: sizes close to tile sizes, layouts, masks, windows, and rows without visible
-//! keys.
+//! Tests `attention` against f64: sizes close to tile sizes, layouts, masks, windows, and query rows that
+//! attend to no key.
 use half::{bf16, f16};
 use oxiwarp::{Attention, Device, Dtype, LaunchOverride};
 
@@ -20,15 +20,15 @@ pub const TESTS: &[Test] = &[
     ("attention::sharp_scores", sharp),
 ];
 
-/// Runs both types: f16 shows small errors, and bf16 allows large numbers.
+/// Runs a case with f16 and with bf16. f16 reveals small errors, and bf16 allows large numbers.
 fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
 
 fn sizes(device: &Device) {
-    // Queries: one, and sizes close to an MMA tile and to a block's tile. Keys: none, up to about two tiles.
-    // Some cases use grouped-query attention.
+    // One query, and numbers of queries close to an MMA tile (16) and to the tile of a block. No keys, and up
+    // to about two tiles of keys. The last two cases use grouped-query attention.
     for (sq, sk) in [(1, 1), (1, 130), (15, 64), (16, 63), (17, 65), (127, 7), (128, 128), (129, 129), (3, 0)]
     {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
@@ -41,19 +41,22 @@ fn head_dims(device: &Device) {
     for d in [64, 72, 80, 96, 128, 256] {
         both(device, AttentionCase::of([1, 66, 100, 1, 1, d]));
     }
-    // Head dimensions that are not multiples of 8, or smaller than an MMA tile.
+    // These head dimensions are not multiples of 8, or they are smaller than an MMA tile (16).
     for d in [1, 15, 40, 100] {
         both(device, AttentionCase::of([1, 20, 30, 2, 1, d]));
     }
 }
 
-/// With a head dimension above 128, a tile has 128 queries and 128 keys, and a warp copies one row at a time.
+/// Tests head dimensions above 128. A tile of these kernels has 128 queries and 128 keys, and a warp copies
+/// one row at a time.
 fn wide_heads(device: &Device) {
     wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
 }
 
 /// Tests the kernel with tiles of 64 keys, which GPUs with less shared memory per block than Hopper use.
-/// Other devices prefer other kernels, which the test skips.
+///
+/// Other devices use this kernel only if no better kernel is available. The test therefore skips up to two
+/// better kernels.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {
@@ -85,7 +88,8 @@ fn layouts(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // As many keys as queries; more keys, as with a KV cache; fewer keys, so that the first queries see none.
+    // The first case has as many keys as queries. The second case has more keys, as with a KV cache. The
+    // third case has fewer keys, so that the first queries attend to no key.
     for (sq, sk) in [(150, 150), (5, 140), (140, 5)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -132,7 +136,8 @@ fn softcap_and_scale(device: &Device) {
     }
 }
 
-/// One key has nearly all the probability, and the running maximum increases many times.
+/// Tests large queries, with which one key has nearly all the probability. The running maximum of the online
+/// softmax then increases many times.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));

@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
     ("attention_backward::overlap", backward_overlaps),
 ];
 
-/// Makes inputs with an optional mask and with optional starts of packed sequences.
+/// Makes inputs with an optional mask and with optional `cu_seqlens` (the starts of packed sequences).
 fn inputs<'a>(
     tensors: [View<'a>; 3],
     mask: Option<View<'a>>,
@@ -77,7 +77,8 @@ fn refuses_options(device: &Device) {
     says_of(None, softcap, "attention: softcap is -1, expected a finite number of 0 or more");
     let softcap = Attention { softcap: Some(1e4), ..plain };
     says_of(None, softcap, "attention: softcap is 10000, expected at most 1000");
-    // SAFETY: the pointer is the input's own memory, and the op refuses the overlap before it writes.
+    // SAFETY: the pointer is the memory of input `q`. The op rejects an output that overlaps `q` before it
+    // writes.
     let same = unsafe {
         ViewMut::from_raw(half.view(&q).unwrap().ptr().cast_mut(), Dtype::F16, &q, &[512, 256, 64, 1])
     };
@@ -145,11 +146,11 @@ fn backward_refuses(device: &Device) {
     says_of(x, &shape, &[1, 2, 1], "attention_backward: workspace has shape [1, 2, 1], expected [1, 2, 2]");
 }
 
-/// Makes a writable view of the memory of `other`. The op must refuse it before it writes.
+/// Makes a writable view of the memory of `other`. The tests check that the op rejects this view.
 fn same_memory<'a>(other: &View<'a>, dtype: Dtype, shape: &[i64]) -> ViewMut<'a> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|dim| strides[dim - 1] = strides[dim] * shape[dim]);
-    // SAFETY: the op refuses the view, so nothing is read or written through it.
+    // SAFETY: the op rejects the view, so no kernel reads or writes through it.
     unsafe { ViewMut::from_raw(other.ptr().cast_mut(), dtype, shape, &strides) }.unwrap()
 }
 

@@ -1,4 +1,5 @@
-//! `attention` of packed sequences. Each sequence is compared with its own f64 reference.
+//! Tests `attention` of packed sequences (several sequences in one tensor, separated by `cu_seqlens`). Each
+//! sequence is compared with its own f64 reference.
 use half::bf16;
 use oxiwarp::{Attention, AttentionInputs, Device, HeadsOrder, Stream, attention};
 use oxiwarp_tests::case::seed;
@@ -13,9 +14,10 @@ pub const TESTS: &[Test] = &[
     ("attention::packed_starts_that_are_wrong", wrong_starts),
 ];
 
-/// Queries and keys of each sequence: several tiles, no queries or no keys, one query, and exactly one tile.
+/// `[queries, keys]` of each sequence. The sizes include several tiles, no queries, no keys, one query, and
+/// exactly one tile.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
-/// Queries and keys after the last sequence. They are padding and belong to no sequence.
+/// Number of queries and keys after the last sequence. They are padding that belongs to no sequence.
 const REST: [usize; 2] = [150, 80];
 const HEADS: usize = 2;
 const DIM: usize = 64;
@@ -100,8 +102,10 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
 }
 
 /// The starts of sequences must begin with 0 and must not decrease. Otherwise two sequences would contain the
-/// same rows. The CPU executor refuses other starts. On a GPU, the host does not read the starts, so the test
-/// stops there.
+/// same rows.
+///
+/// The CPU executor rejects other starts. With a GPU, the host does not read the starts and cannot reject
+/// them, so the test ends before these cases.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;
     let mut rng = random(seed());

@@ -1,4 +1,4 @@
-//! `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
+//! Tests `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
 use half::{bf16, f16};
 use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Result, Stream, attention};
 use oxiwarp_tests::case::seed;
@@ -27,13 +27,13 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn full(device: &Device) {
-    // For head dimension 64, a tile has 192 queries and 128 keys. Sizes: one less, equal, one more, and
-    // several key tiles with a tail.
+    // For head dimension 64, a tile has 192 queries and 128 keys. The sizes are one less than a tile, equal
+    // to a tile, one more than a tile, and several key tiles with a tail.
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 2, 64]));
     }
-    // For head dimension 128, a tile has 128 queries and 144 keys, or 128 keys if these tiles are better
-    // filled.
+    // For head dimension 128, a tile has 128 queries and 144 keys. The host chooses tiles of 128 keys instead
+    // if they leave fewer rows of the last tile empty.
     for (sq, sk) in
         [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
     {
@@ -42,8 +42,8 @@ fn full(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // The diagonal passes each corner of a tile. Cases with more keys than queries, and with fewer, so that
-    // whole tiles have no visible key.
+    // The diagonal of the causal mask passes each corner of a tile. There are cases with more keys than
+    // queries, and cases with fewer keys, in which no query of some tiles attends to a key.
     for (sq, sk) in [(192, 192), (256, 256), (64, 300), (200, 331), (450, 250), (300, 64)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -66,7 +66,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Key padding masks per batch, per head, and one for all. The keys fill several tiles and a tail.
+/// Tests key padding masks that differ per batch, per batch and head, or not at all. The keys fill several
+/// tiles and a tail.
 fn padding(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in
@@ -80,8 +81,8 @@ fn padding(device: &Device) {
     }
 }
 
-/// One key has nearly all the probability, and the running maximum increases many times in the middle of the
-/// keys.
+/// Tests large queries, with which one key has nearly all the probability. The running maximum of the online
+/// softmax then increases many times in the middle of the keys.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
@@ -89,7 +90,8 @@ fn sharp(device: &Device) {
     }
 }
 
-/// A block processes several tiles in sequence, which may belong to other heads and batches.
+/// Tests more tiles than SMs. A block then processes several tiles in sequence, which may belong to different
+/// heads and batches.
 fn many(device: &Device) {
     let heads = if device.arch().is_some() { 80 } else { 2 };
     both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]));
@@ -104,8 +106,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     attention(device, inputs, y.view_mut(&SHAPE)?, None, Attention::default(), stream)
 }
 
-/// The first launch of a kernel happens inside a capture. The launch creates its tensor maps there and must
-/// not make a call that capture forbids.
+/// Launches a kernel for the first time while a stream is captured into a graph. The launch creates tensor
+/// maps and must make no driver call that is forbidden during capture.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);

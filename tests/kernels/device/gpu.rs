@@ -30,7 +30,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     rms_norm(device, x.view(&SHAPE)?, None, y.view_mut(&SHAPE)?, RmsNorm::default(), stream)
 }
 
-/// A new device has not loaded any kernel, and a capture could refuse to load one.
+/// Captures the first launch of a new device. A new device must load the kernel during the capture, and the
+/// driver might not allow this.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -46,7 +47,8 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// Several threads load the same kernel at the same time. The device keeps only one of the loaded kernels.
+/// Lets several threads launch the same kernel for the first time. Each may load the kernel, and the device
+/// keeps only one loaded copy.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -99,8 +101,8 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// A kernel that reads a host pointer would destroy the CUDA context that torch shares. The CPU executor
-/// would crash the process on a device pointer.
+/// Checks that memory of another device is an error. A kernel that reads a host pointer would destroy the
+/// CUDA context, which torch shares. A device pointer on the CPU executor would crash the process.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
     let mut y = device.alloc::<bf16>(here.len()).unwrap();
@@ -136,7 +138,8 @@ fn free_in_capture(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// A negative time is an error. If the start event is on another stream, `since` waits for this event.
+/// Tests `Event::since`, which returns the time between two events. A negative time is an error. If the start
+/// event is on another stream, `since` waits for this event.
 fn events(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();

@@ -59,8 +59,8 @@ fn holds<T: Element>(case: &Case) {
     within_ulps(&got, &reference(&wide(&x), wide_weight.as_deref(), cols, case.params), cols, bound::<T>());
 }
 
-/// Tensors `[groups, rows, cols]` with a gap after each row and each group, or with the first two dimensions
-/// swapped.
+/// The layout of a tensor `[groups, rows, cols]` with a gap after each row and each group. If `swapped`, the
+/// first two dimensions are exchanged.
 #[derive(Clone, Debug)]
 struct Levels {
     seed: u64,

@@ -1,5 +1,5 @@
-//! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters, including launches that the
-//! ladders do not choose. A rung is a launch configuration, and a ladder is a table of rungs.
+//! Tests every rung of `rms_norm`, and rungs of `softmax` with clusters. A rung is a launch configuration,
+//! and a ladder is a table of rungs. The tests include rungs that no ladder contains.
 use half::bf16;
 use oxiwarp::{Arch, Device, LaunchOverride, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
 use oxiwarp_tests::case;
@@ -37,8 +37,8 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
     y.download()
 }
 
-/// Rows that fill the registers of their team (the threads that share a row), and rows that leave some
-/// registers empty. Teams of equal size give equal bits.
+/// Tests rows that fill the registers of their team (the threads that share a row), and rows that leave some
+/// registers empty. Different kernels and block sizes must give equal bits if the team has the same size.
 fn every_launch(device: &Device) {
     let seed = seed();
     for (in_registers, max) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
@@ -74,8 +74,8 @@ fn every_launch(device: &Device) {
     }
 }
 
-/// Clusters have eight blocks on Hopper; elsewhere, one block replaces a cluster. Covers rows that fill it,
-/// and rows that leave whole blocks empty.
+/// Tests rows that fill a whole cluster, and rows that leave whole blocks of the cluster empty. Clusters have
+/// eight blocks on Hopper. On other devices a cluster has one block.
 fn every_cluster(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
@@ -93,8 +93,8 @@ fn every_cluster(device: &Device) {
     }
 }
 
-/// Threads with 7 or 8 packs (16-byte vectors) in registers. Covers full rows, and rows that leave whole
-/// blocks empty.
+/// Tests `softmax` in clusters whose threads keep 7 or 8 packs (16-byte vectors) in registers. Some rows fill
+/// the cluster, and others leave whole blocks empty.
 fn softmax_clusters(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };

@@ -55,14 +55,18 @@ pub fn reference(f: Activation, x: f64) -> f64 {
     }
 }
 
-/// Computes their derivatives as a difference quotient with a step of 2e-5. The error is at most 1e-9.
+/// Computes the derivative of an activation function as a difference quotient with a step of 2e-5. The error
+/// is at most 1e-9.
 pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// Returns the allowed error of a result. It includes half an ulp of the result. If `1 + tanh` or `1 + erf`
-/// cancels for negative inputs, the loss is in units of `scale`, the input. Approximate instructions have up
-/// to 2 ulp each. In a chain, each operator adds such a loss in the element type.
+/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to the input
+/// (`scale`).
+///
+/// For negative inputs, `1 + tanh` or `1 + erf` cancels. The absolute error is then relative to the input and
+/// not to the result. Approximate instructions contribute up to 2 ulp each. In a chain of operators, each
+/// operator adds such an error in the element type.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let epsilon = match T::DTYPE {
@@ -76,7 +80,7 @@ pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, s
     1.01 * epsilon * expected.abs() + lost * scale.abs() + 2.0_f64.powi(-25)
 }
 
-/// Panics and names the worst element if an element exceeds its own bound.
+/// Panics if the error of an element exceeds the bound of this element. The message names the worst element.
 #[track_caller]
 pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -> f64) {
     assert_eq!(got.len(), expected.len());
@@ -95,7 +99,8 @@ pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -
 
 type Matrices<T> = [Matrix<T>; 2];
 
-/// Runs forward and backward with newly allocated memory. Returns `y` and `dx`; `x` is also passed as `dy`.
+/// Runs the forward op and the backward op with newly allocated memory. Returns `y` and `dx`. The incoming
+/// gradient `dy` is `x`.
 fn run<T: Element>(
     device: &Device,
     x: &[T],
@@ -139,7 +144,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 2048] {
@@ -158,8 +163,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// All 16-bit values, including infinities, NaN and subnormal numbers. Each value has the same result at
-/// every position of a 16-byte pack.
+/// Tests all 16-bit values, including infinities, NaN and subnormal numbers.
 fn every_value<T: Element>(device: &Device) {
     let x: Vec<T> = (0..1 << 16).map(T::from_bits).collect();
     let dense = [Layout::dense(1 << 16); 2];
@@ -197,7 +201,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// In a chain, each operator rounds its result to the element type.
+/// Tests an activation that reproduces a chain of torch operators. Each operator of the chain rounds its
+/// result to the element type.
 fn chains(device: &Device) {
     let x: Vec<bf16> = values(&mut random(seed()), 4096);
     let once = |x: f32| bf16::from_f32(x).to_f32();
@@ -213,8 +218,8 @@ fn chains(device: &Device) {
     assert!(differ <= 4, "{differ} of 4096 differ: exp is not the same to the last bit, the roundings are");
 }
 
-/// In exact mode, the sum with the bias is rounded before the function is applied. In the mode with one
-/// rounding, the function gets the unrounded sum.
+/// Tests the bias. In exact mode, `x + bias` is rounded before the activation function is applied. In the
+/// mode with one rounding, the function gets the unrounded sum.
 fn bias_first(device: &Device) {
     let seed = seed();
     for (cols, offset) in [(64_i64, 0), (129, 0), (640, 0), (640, 1)] {

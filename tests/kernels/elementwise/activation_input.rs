@@ -1,4 +1,4 @@
-//! Arguments that the activations refuse, and the error texts. A refused call writes nothing.
+//! Tests arguments that the activations reject, and the error texts. A rejected call must write nothing.
 use half::bf16;
 use oxiwarp::{
     Activation, Device, Error, Gate, GatedActivation, Roundings, Stream, View, ViewMut, activation,
@@ -65,7 +65,7 @@ fn activation_refuses(device: &Device) {
     let result = activation(device, x.view(&[4, 16]).unwrap(), None, repeated, silu, exact, stream);
     says(result, "an output must not repeat its elements");
     let same = x.view(&[64]).unwrap();
-    // SAFETY: the pointer is the memory of `x`, and the op refuses the overlap before it accesses the memory.
+    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[64], &[1]) }.unwrap();
     says(activation(device, same, None, on_x, silu, exact, stream), "activation: out overlaps x");
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
@@ -125,7 +125,7 @@ fn gated_refuses(device: &Device) {
     let dx = y.view_mut(&[4, 16]).unwrap();
     let result = gated_activation_backward(device, of(&[4, 16]), packed, None, None, dx, up, stream);
     says(result, "gated_activation_backward: dy has shape [4, 16], expected [4, 8]");
-    // SAFETY: the pointer is the memory of `packed`, and the op refuses the overlap before it accesses the
+    // SAFETY: the pointer is the memory of `packed`. The op rejects the overlap before it accesses the
     // memory.
     let on_x =
         unsafe { ViewMut::from_raw(packed.ptr().cast_mut(), packed.dtype(), &[4, 8], &[16, 1]) }.unwrap();
@@ -136,7 +136,8 @@ fn gated_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Empty tensors of any rank are accepted. A tensor without dimensions has one element.
+/// Tests that empty tensors of any rank are accepted. A tensor without dimensions is not empty, because it
+/// has one element.
 fn no_elements(device: &Device) {
     let x = device.upload(&[0.0_f32, 3.0]).unwrap();
     let mut y = device.alloc::<f32>(2).unwrap();
@@ -151,7 +152,8 @@ fn no_elements(device: &Device) {
     assert_eq!(y.download().unwrap()[0], 3.0);
 }
 
-/// Infinities are valid thresholds: one blocks every value, and the other passes every value. NaN is refused.
+/// Tests the threshold of `Fatrelu`. Infinities are valid: `inf` blocks every value, and `-inf` passes every
+/// value. NaN is rejected.
 fn thresholds(device: &Device) {
     let (x, up) =
         (device.upload(&[1.0_f32, f32::MAX, -2.0, 0.0]).unwrap(), device.upload(&[3.0_f32; 4]).unwrap());

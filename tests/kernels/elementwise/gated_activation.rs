@@ -1,4 +1,5 @@
-//! `gated_activation` and its gradients against f64, with packed input and with two tensors.
+//! Tests `gated_activation` and its gradients against f64. The value and the gate are the two halves of one
+//! packed tensor, or two tensors.
 use half::{bf16, f16};
 use oxiwarp::{
     Activation, Device, Element, Gate, GatedActivation, Roundings, Stream, gated_activation,
@@ -44,7 +45,7 @@ impl<T: Element> Input<T> {
         let rows = self.first.chunks(cols).zip(self.second.chunks(cols));
         rows.flat_map(|(first, second)| [first, second].concat()).collect()
     }
-    /// Returns the value and the gate of element `i`, with their biases, in f32.
+    /// Returns element `i` of the value and of the gate, each with its bias added, in f32.
     fn at(&self, i: usize, gate: Gate) -> [f32; 2] {
         let cols = self.shape[1] as usize;
         let bias = |half: usize| self.bias.as_ref().map_or(0.0, |bias| bias[half * cols + i % cols].to_f32());
@@ -53,8 +54,8 @@ impl<T: Element> Input<T> {
     }
 }
 
-/// Runs forward and backward with newly allocated memory. Returns `y`, and the gradients of both halves in
-/// one tensor. The first half is also passed as `dy`.
+/// Runs the forward op and the backward op with newly allocated memory. Returns `y`, and the gradients of
+/// both input halves in one tensor. The incoming gradient `dy` is the first input half.
 fn run<T: Element>(
     device: &Device,
     input: &Input<T>,
@@ -103,7 +104,7 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // Exact mode has two roundings, and a third one if there is a bias.
+    // In exact mode, the op rounds twice, and a third time if there is a bias.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -125,7 +126,7 @@ fn check<T: Element>(
     });
 }
 
-/// Returns a combination of function, gate, roundings and packing. Each shape uses another combination.
+/// Returns combination `i` of packing, function, gate and roundings. Callers use another `i` for each shape.
 fn mixture(i: usize) -> (bool, GatedActivation) {
     let gate = if i / 2 % 2 == 0 { Gate::Second } else { Gate::First };
     let roundings = if i / 4 % 2 == 0 { Roundings::Exact } else { Roundings::Once };
@@ -142,7 +143,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [1, 64, 129, 640, 2560].into_iter().enumerate() {
@@ -162,7 +163,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Packed and separate inputs give the same bits, and a row's result does not depend on other rows.
+/// Tests that packed and separate inputs give the same bits, and that a row's result does not depend on other
+/// rows.
 fn packed_or_not(device: &Device) {
     let seed = seed();
     for cols in [5_i64, 64, 2560, 3000] {
@@ -180,7 +182,8 @@ fn packed_or_not(device: &Device) {
     }
 }
 
-/// The result is exactly the rounded product of the value and the rounded activation of the gate.
+/// Tests that the result is the rounded product of the value and the rounded activation of the gate, bit for
+/// bit.
 fn rounds_between(device: &Device) {
     let input = Input::<bf16>::random(seed(), [3, 640]);
     let dense = [Layout::dense(640); 2];
@@ -211,8 +214,9 @@ fn biases_first(device: &Device) {
                 continue;
             }
             let [y, dx] = run(device, &input, packed, layout, params);
-            // The rounded sums, passed as input without a bias, give the same `y`. The gradients differ,
-            // because `dy` is the first half.
+            // A call without a bias on the rounded sums `input + bias` gives the same `y`. Its gradients
+            // differ, because the incoming gradient `dy` is the first input half, which then includes the
+            // bias.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
@@ -223,7 +227,8 @@ fn biases_first(device: &Device) {
     }
 }
 
-/// `[3, 4, 2 * 64]` inside `[3, 6, 2 * 64]`: one stride cannot address all rows.
+/// Tests a view `[3, 4, 2 * 64]` inside a tensor `[3, 6, 2 * 64]`. One stride cannot address all rows of the
+/// view.
 fn two_levels(device: &Device) {
     let input = Input::<f32>::random(seed(), [18, 64]);
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

@@ -19,7 +19,7 @@ fn says(result: Result<(), Error>, text: &str) {
     assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
 }
 
-/// Makes an input of heads `[1, 4, 2, 8]` and its result.
+/// Makes an input of shape `[1, 4, 2, 8]` (batch, tokens, heads, columns) and its result.
 fn heads<'a>(x: &'a Buffer<f32>, y: &'a mut Buffer<f32>) -> Heads<'a> {
     let shape = [1, 4, 2, 8];
     Heads { x: x.view(&shape).unwrap(), affine: Affine::default(), y: y.view_mut(&shape).unwrap() }
@@ -179,8 +179,9 @@ fn norm_refuses(device: &Device) {
     );
 }
 
-/// The modules compute in f32 if the weight is in f32. One weight in f32 and one in 16 bits would therefore
-/// give two precisions.
+/// Tests that an f32 weight for the queries and a 16-bit weight for the keys are rejected, and the reverse.
+/// The models' modules compute in f32 if the weight is in f32, so the two tensors would have different
+/// precisions.
 fn refuses_two_types(device: &Device) {
     let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
     let x = device.upload(&[bf16::ONE; 64]).unwrap();

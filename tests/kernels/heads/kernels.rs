@@ -1,5 +1,5 @@
-//! Compares the specialised kernels for the models' forms with the general kernels, bit for bit. Unaligned
-//! tensors must use the general kernels; the recorded launches show which kernel ran.
+//! Compares the kernels for the head shapes of common models with the general kernels, bit for bit. Unaligned
+//! tensors must use the general kernels. The recorded launches show which kernel ran.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;
@@ -18,8 +18,8 @@ pub const TESTS: &[Test] = &[
     ("heads_kernels::a_warp_has_several_batches", several_batches),
 ];
 
-/// Runs aligned heads with `kernel`, and the same heads from the second element of a buffer on with another
-/// kernel.
+/// Runs the op on an aligned tensor, which must use `kernel`. Then runs it on the same heads from the second
+/// element of a buffer on, which must use another kernel and give the same bits.
 fn check<T: Element>(
     device: &Device,
     kernel: &str,
@@ -67,7 +67,8 @@ fn alignment<T: Element>(device: &Device) {
             Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
-    // Kernels for head dimensions 64 and 128, on the heads of a fused tensor: one or several heads per warp.
+    // Kernels for head dimensions 64 and 128. The heads are a view of a fused QKV tensor, and a warp has one
+    // or several heads.
     for (norm, heads, dim, kernel) in [
         (QkNorm::None, 5, 64, "rope_d64_warp1"),
         (QkNorm::None, 3, 128, "rope_d128_warp1"),
@@ -95,8 +96,8 @@ fn alignment<T: Element>(device: &Device) {
             );
         }
     }
-    // Rows kept in registers: less than a tile, whole tiles, and the maximum. One head and several heads,
-    // whose angles repeat.
+    // Kernels that keep a row of all heads in registers. The row is shorter than a tile, has several whole
+    // tiles, or is as long as possible. With several heads, the angles repeat for each head.
     let (held4, held10) = ("qk_norm_rope_rms_block4", "qk_norm_rope_rms_block10");
     for (heads, dim, kernel) in [
         (2, 32, held4),
@@ -128,7 +129,7 @@ fn alignment<T: Element>(device: &Device) {
     }
 }
 
-/// With this many tokens, a warp processes its heads in several batches.
+/// Tests so many tokens that a warp processes the heads of a token in several batches.
 fn several_batches(device: &Device) {
     let rotation = Some(Rotation::of(Kind::Wide, true, 64));
     let kernel = "qk_norm_rope_rms_d64_warp1";

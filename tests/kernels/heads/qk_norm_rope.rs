@@ -1,4 +1,5 @@
-//! `qk_norm_rope` against f64: every norm, per head and across heads, with and without a rotation.
+//! Tests `qk_norm_rope` against f64: every norm, per head and across all heads of a token, with and without a
+//! rotation.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Buffer, Device, Element, Heads, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;
@@ -24,12 +25,12 @@ pub const TESTS: &[Test] = &[
 
 const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
 
-/// Absolute error below which a result counts as equal to its reference. The two terms of a rotation are up
-/// to 16. They have relative errors of a few units of f32, and they may cancel.
+/// Absolute error below which a result counts as equal to its reference. A rotated value is the sum of two
+/// terms, each up to 16 and with an error of a few ulp of f32. The terms may cancel.
 const CANCELLED: f64 = 2e-5;
 
-/// Returns the error bound in ulp. A 16-bit type has half an ulp for the one rounding and a small part for
-/// the f32 arithmetic. The f32 bound is the one of `rms_norm`.
+/// Returns the error bound of a result in ulp. A result in 16 bits has half an ulp for its rounding and a
+/// small part for the f32 arithmetic. The bound for f32 is the same as for `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }
@@ -58,7 +59,7 @@ impl<T: Element> HeadsOperand<T> {
         Self { sizes, x, from, to, weight, bias, same, single }
     }
 
-    /// Returns the op's argument. The norm's parameters are in f32 if `single`.
+    /// Returns the tensor as an argument of the op. The norm's weight and bias are in f32 if `single`.
     pub fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
         let cols = [self.weight.len() as i64];
         let view = |i: usize| {
@@ -96,7 +97,8 @@ impl<T: Element> HeadsOperand<T> {
     }
 }
 
-/// Returns `got`, in which each value within `CANCELLED` of its reference is replaced by the reference.
+/// Returns `got`, but replaces each value within `CANCELLED` (an absolute error) of its reference by the
+/// reference.
 fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
     let close = |got: T, wanted: f64| (f64::from(got.to_f32()) - wanted).abs() <= CANCELLED;
     got.into_iter()
@@ -105,7 +107,8 @@ fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
         .collect()
 }
 
-/// Compares the op on queries and keys with the formula. The op runs in fast mode, so that it rounds once.
+/// Compares the op on queries and keys with the formula in f64. The op runs in fast mode, in which it rounds
+/// only once.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -189,7 +192,7 @@ fn layouts(device: &Device) {
     }
 }
 
-/// With this many tokens, a warp processes the heads of a token in several batches.
+/// Tests so many tokens that a warp processes the heads of a token in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for norm in NORMS {
@@ -198,7 +201,8 @@ fn many_tokens(device: &Device) {
     }
 }
 
-/// In exact mode, the bits are those of the norm, rounded, followed by the separate rotation.
+/// Tests exact mode. The bits must equal those of two calls: first only the norm, whose result is rounded,
+/// then only the rotation.
 fn exact(device: &Device) {
     let rng = &mut random(seed());
     for (norm, d, across_heads) in [

@@ -1,4 +1,5 @@
-//! `rope`: the bits of the formula in f32, for every kind of table, pairing, layout and dtype.
+//! Tests `rope`: the result has the bits of the formula in f32, for every kind of table, pairing of columns,
+//! layout and dtype.
 use half::{bf16, f16};
 use oxiwarp::{Angles, Device, Element, Heads, HeadsOrder, Rope, Stream, rope as launch};
 use oxiwarp_tests::case;
@@ -21,7 +22,7 @@ pub const TESTS: &[Test] = &[
     ("rope::tokens_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Compares the op with the formula on queries and keys with these numbers of heads.
+/// Compares the op with the formula on queries with `q_heads` heads and keys with `k_heads` heads.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -109,7 +110,7 @@ fn layouts(device: &Device) {
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
-/// With this many tokens, a warp processes the heads of a token in several batches.
+/// Tests so many tokens that a warp processes the heads of a token in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
@@ -119,8 +120,8 @@ fn many_tokens(device: &Device) {
     check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Rotation::of(Kind::Wide, true, 16), Layout::Fused);
 }
 
-/// The kernel computes the angles from frequencies. The positions go up to a million, and are counted or
-/// passed as a tensor.
+/// Tests angles that the kernel computes as `position * frequency`. The positions go up to a million. They
+/// are the token indices, or a tensor.
 fn frequencies(device: &Device) {
     let (b, s, h, d) = (2, 6, 3, 64);
     for (interleaved, given, columns) in
@@ -158,8 +159,8 @@ fn frequencies(device: &Device) {
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
-        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. The shift by 64
-        // makes the ulp bound absolute.
+        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. Adding 64 to
+        // both values gives all results nearly the same ulp, so that the bound in ulp is an absolute bound.
         let shifted = |v: f64| v + 64.0;
         let got: Vec<f32> = y.download().iter().map(|v| v + 64.0).collect();
         within_ulps(&got, &expected.into_iter().map(shifted).collect::<Vec<_>>(), d, 1.0);

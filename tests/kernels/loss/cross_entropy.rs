@@ -1,5 +1,5 @@
-//! `cross_entropy` against f64: losses and `lse` of every shape, with targets of both types, ignored targets
-//! and invalid targets.
+//! Tests `cross_entropy` against f64: the loss and the logsumexp (`lse`) for every shape. Targets are i64 or
+//! i32, and some are ignored or invalid.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Stream, View, cross_entropy, rms_norm};
 use oxiwarp_tests::case;
@@ -47,8 +47,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// For logits near 1e4, the error of `lse` is 5e-4. The error of the loss is no larger than for logits near
-/// 0.
+/// Tests logits near 1e4. The f32 result `lse` then has an error of 5e-4. The error of the loss must not be
+/// larger than for logits near 0.
 fn large_logits(device: &Device) {
     let x = [10_000.0_f32, 9_998.0, 9_990.0, -1e4];
     let matrix = Matrix::upload(device, &x, [1, 4], Layout::dense(4));
@@ -78,8 +78,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// An ignored row has loss 0 for any values. A class that does not exist gives NaN, and the kernel reads
-/// nothing outside the row.
+/// Tests ignored and invalid targets. An ignored row has loss 0 even if its logits are NaN. A class that does
+/// not exist gives NaN, and the kernel reads nothing outside the row.
 fn targets(device: &Device) {
     let cols = 40;
     let mut x = vec![1.0_f32; 9 * cols];
@@ -95,8 +95,8 @@ fn targets(device: &Device) {
     assert!(lse[0].is_nan() && lse[1..].iter().all(|lse| (lse - 1.0 - right).abs() < 1e-6), "{lse:?}");
 }
 
-/// Classes with a logit of -inf or of the lowest number contribute nothing. If the target is -inf, or label
-/// smoothing includes -inf, the loss is infinite.
+/// Tests masked classes, whose logit is -inf or the lowest number. They contribute nothing to the sum. If
+/// such a class is the target, or label smoothing includes it, the loss is infinite or huge.
 fn masked(device: &Device) {
     for cols in [5_usize, 33, 1024, 20_000] {
         let mask = |c: usize, low: f32| if c >= 4 { low } else { c as f32 };

@@ -1,4 +1,5 @@
-//! `cross_entropy_backward` against f64. Its input is the `lse` of the forward pass.
+//! Tests `cross_entropy_backward` against f64. The op gets the logsumexp (`lse`) that the forward op
+//! computed.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, Stream, cross_entropy_backward};
 use oxiwarp_tests::case;
@@ -44,8 +45,9 @@ fn run<T: Element>(
 
 /// Computes the gradient of one row in f64, with an error bound for each element.
 ///
-/// Bounds in units of 2^-23: `lse` has 4 units plus 2 relative to its magnitude. `exp(x - lse)` has this
-/// error, half of `|x - lse|`, and 3. Products and differences have half a unit of their results.
+/// Errors are in units of 2^-23. The logsumexp `lse` has an error of `4 + 2 |lse|` units. `exp(x - lse)` has
+/// this error plus `|x - lse| / 2 + 3` units, relative to its value. Products and differences have half a
+/// unit of their results.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -106,8 +108,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// One thread owns the column of the target. The test moves the target over the columns, with and without
-/// 16-byte access.
+/// Moves the target over the columns, because only one thread subtracts 1 in the column of the target. The
+/// rows allow 16-byte accesses or only accesses of single elements.
 fn every_column(device: &Device) {
     for cols in [1_i64, 9, 40, 257, 264, 4104] {
         let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();
@@ -143,7 +145,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// An ignored row has gradient 0 for any values. A class that does not exist gives NaN.
+/// Tests ignored and invalid targets. An ignored row has gradient 0 even if its logits are NaN. A class that
+/// does not exist gives NaN.
 fn targets(device: &Device) {
     for cols in [5_usize, 40, 3000] {
         let mut x = vec![1.0_f32; 5 * cols];

@@ -1,5 +1,5 @@
-//! `softmax` and its logarithm against f64: the table of shapes, layouts, and rows for which a naive formula
-//! overflows.
+//! Tests `softmax` and `log_softmax` against f64: the shapes of `tests/shapes.json`, layouts, and rows for
+//! which a naive formula overflows.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -54,7 +54,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -71,10 +71,11 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// A logit as a function of its column and of the lowest number of its type.
+/// Returns the logit of a column. The second argument is the lowest finite number of the element type.
 type Logit = fn(usize, f32) -> f32;
 
-/// Rows for every kind of launch whose exponentials overflow or underflow in a naive formula.
+/// Tests rows whose exponentials overflow or underflow in a naive formula. The lengths of the rows cover
+/// every kind of launch.
 fn extremes<T: Element>(device: &Device) {
     let lowest = if T::DTYPE == oxiwarp::Dtype::F16 { -65_504.0 } else { -3.38e38 };
     let kinds: [(&str, Logit); 7] = [
@@ -132,7 +133,7 @@ fn refuses(device: &Device) {
     let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
     refuses(columns, &[16, 4], "softmax: x of shape [16, 4] has strides [1, 16]: its last dimension");
     let same = x.view(&[4, 16]).unwrap();
-    // SAFETY: the pointer is the memory of `x`, and the op refuses the overlap before it accesses the memory.
+    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
     let on_x = unsafe { oxiwarp::ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[4, 16], &[16, 1]) }
         .unwrap();
     says(softmax(device, same, on_x, false, Stream::default()), "softmax: out overlaps x");

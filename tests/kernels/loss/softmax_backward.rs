@@ -1,4 +1,5 @@
-//! `softmax_backward` against f64. Its input is rounded as the result of the forward pass is.
+//! Tests `softmax_backward` against f64. Its input `y` is rounded to the element type, as the forward op
+//! rounds it.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax_backward};
 use oxiwarp_tests::case;
@@ -34,11 +35,12 @@ fn run<T: Element>(
     dx.download()
 }
 
-/// Computes the gradient of one row in f64, with the error bound of f32 arithmetic with one rounding.
+/// Computes the gradient of one row in f64. The error bound is for f32 arithmetic with one rounding to the
+/// element type.
 ///
-/// Bounds in units of 2^-23: the sum has 8 units of the magnitude of its terms. The result contains this
-/// error multiplied by `y`, or by `exp(y)` for the logarithm. `exp(y)` itself has 3 units plus half of `|y|`.
-/// Each further step has half a unit of its result.
+/// Errors are in units of 2^-23. The sum over the row has an error of 8 units, relative to the magnitude of
+/// its terms. The result contains this error multiplied by `y`, or by `exp(y)` for `log_softmax`. `exp(y)`
+/// itself has an error of `3 + |y| / 2` units. Each further step has half a unit of its result.
 fn expected<T: Element>(y: &[f64], dy: &[f64], log: bool) -> Vec<(f64, f64)> {
     let terms: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| if log { *dy } else { y * dy }).collect();
     let (sum, size): (f64, f64) = (terms.iter().sum(), terms.iter().map(|term| term.abs()).sum());

@@ -1,4 +1,5 @@
-//! `ada_norm` against f64: the table of shapes, every form of its operands, and layouts.
+//! Tests `ada_norm` against f64: the shapes of `tests/shapes.json`, every combination of optional operands
+//! and their dtypes, and layouts.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Norm};
 use oxiwarp_tests::case;
@@ -39,7 +40,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks a few shapes with every form of the operands, in every mode.
+/// Checks a few shapes with every combination of operands, for both norms, in exact and in fast mode.
 fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {
@@ -52,7 +53,7 @@ fn every_form<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
+/// Tests that rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let (seed, forms) = (seed(), forms());
     for cols in [64, 129, 640, 25_000] {
@@ -69,9 +70,10 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Checks the kernels that keep rows in registers, in every supported form of the operands. The results are
-/// compared with f64. With unaligned base addresses, the scalar kernel runs instead and must give the same
-/// bits.
+/// Checks the kernels that keep rows in registers, with every combination of operands that has such a kernel.
+///
+/// The results are compared with f64. If the base addresses are not aligned, another kernel runs and must
+/// give the same bits.
 fn in_registers<T: Element>(device: &Device) {
     let (seed, usual) = (seed(), ModulationCase::USUAL);
     let forms = [
@@ -105,7 +107,8 @@ fn in_registers<T: Element>(device: &Device) {
     }
 }
 
-/// Returns the name of the kernel that keeps the row in registers, if the form has one.
+/// Returns the name of the kernel that keeps the row in registers. Returns `None` if the operands have no
+/// such kernel.
 fn kernel<T: Element>(norm: Norm, cols: i64, operands: ModulationCase) -> Option<&'static str> {
     // For f32 rows, an f32 operand has the rows' type.
     let is_half = size_of::<T>() < 4;

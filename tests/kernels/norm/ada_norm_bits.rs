@@ -1,5 +1,5 @@
-//! `ada_norm` and `ada_norm_pair`, bit for bit: compared with the operators that they replace, and with other
-//! launches of the op.
+//! Tests `ada_norm` and `ada_norm_pair` bit for bit. The results are compared with those of the torch
+//! operators that the ops replace, and with other launches of the same op.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = &[
     ("ada_norm_pair::bf16_is_two", pair::<bf16>),
 ];
 
-/// Compares the op with the norm followed by one operator of `T` per step.
+/// Compares the op with the norm, followed by one operator per step. Each operator rounds its result to `T`.
 fn chain<T: Element>(device: &Device) {
     let seed = seed();
     let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
@@ -48,7 +48,8 @@ fn chain<T: Element>(device: &Device) {
     }
 }
 
-/// Runs `layer_norm`. For RMSNorm, runs `ada_norm` with a scale of 0, then a product and a sum.
+/// Computes the norm with weight and bias, but without a modulation. LayerNorm is a call of `layer_norm`.
+/// RMSNorm is a call of `ada_norm` with scale 0, followed by a product and a sum on the host.
 fn norm_alone<T: Element>(
     device: &Device,
     x: &[T],
@@ -78,8 +79,8 @@ fn norm_alone<T: Element>(
     n.download().into_iter().enumerate().map(one).collect()
 }
 
-/// With an f32 operand, the op rounds only its final result, in both modes. Without an f32 operand, the modes
-/// differ.
+/// Tests that the op rounds only its final result if an operand is in f32. Exact mode and fast mode then give
+/// the same bits. Without an f32 operand, their bits differ.
 fn one_rounding(device: &Device) {
     let (seed, cols) = (seed(), 1536);
     for norm in [Norm::Layer, Norm::Rms] {
@@ -121,7 +122,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Non-finite values in the rows, and in a scale. A non-finite scale affects only its own column.
+/// Tests non-finite values. In a row of `x`, such a value affects only its row. In a scale, it affects only
+/// its column.
 fn not_finite(device: &Device) {
     let (cols, seed) = (40_usize, seed());
     let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -135,8 +137,8 @@ fn not_finite(device: &Device) {
         assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
         for row in [2, 3] {
             for at in row * cols..(row + 1) * cols {
-                // RMSNorm has no mean: next to an infinity, the other normalised values are 0, and only the
-                // shift remains.
+                // RMSNorm subtracts no mean. In a row with an infinity, all finite elements are normalized to
+                // 0, so only the shift remains.
                 let shift = by.shift.as_ref().map_or(0.0, |shift| shift.at(at));
                 let zero = params.norm == Norm::Rms && x[at].is_finite();
                 assert!(if zero { y[at] == shift } else { y[at].is_nan() }, "element {at} is {}", y[at]);
@@ -163,8 +165,8 @@ fn pair<T: Element>(device: &Device) {
         case!("{cols} columns, {operands:?}, {params:?}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
-        // Both modulations have the same dtypes: an f32 operand in one of them would suppress the
-        // intermediate roundings of both results.
+        // The operands of the two modulations have the same dtypes. An f32 operand in only one of them would
+        // change the roundings of both results.
         let ((affine, by), (_, by2)) = (first.views(), second.views());
         let matrix = Matrix::upload(device, &x, [6, cols], dense);
         let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));

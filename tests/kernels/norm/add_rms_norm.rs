@@ -1,4 +1,5 @@
-//! `add_rms_norm`: the sum must match bit for bit, and the norm of the rounded sum is compared with f64.
+//! Tests `add_rms_norm`. The sum of the two inputs must match bit for bit, and the norm of the rounded sum is
+//! compared with f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding};
 use oxiwarp_tests::case;
@@ -17,7 +18,8 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::rows_kept_in_l2", kept),
 ];
 
-/// The two inputs of `add_rms_norm` exceed L2. The one input of `rms_norm`, for comparison, fits into L2.
+/// Tests rows that use the `evict_last` L2 policy. The two inputs of `add_rms_norm` together exceed L2. The
+/// single input of `rms_norm`, whose bits must be equal, fits into L2.
 fn kept(device: &Device) {
     let rows = if device.arch().is_some() { 5_001 } else { 5 };
     check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());

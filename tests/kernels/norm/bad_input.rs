@@ -1,5 +1,5 @@
-//! Refused arguments and the texts of their errors. A refused call writes nothing, and the device still
-//! works.
+//! Tests arguments that the ops reject, and the error texts. A rejected call must write nothing, and the
+//! device must still work.
 use half::{bf16, f16};
 use oxiwarp::{
     Activation, Device, Error, LaunchOverride, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
@@ -78,13 +78,13 @@ fn rms_norm_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Outputs that overlap inputs are refused. Adjacent slices of one buffer are accepted.
+/// Tests that outputs which overlap inputs are rejected. Adjacent slices of one buffer are accepted.
 fn overlap(device: &Device, params: RmsNorm) {
     let memory = device.upload(&[2.0_f32; 128]).unwrap();
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
     let at = |offset: usize, shape: &[i64], strides: &[i64]| {
         let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
-        // SAFETY: the pointer is inside the buffer, and the op refuses an overlap before it accesses the
+        // SAFETY: the pointer is inside the buffer, and the op rejects an overlap before it accesses the
         // memory.
         unsafe {
             let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
@@ -116,7 +116,7 @@ fn add_refuses(device: &Device) {
     let text = "add_rms_norm: residual has shape [2, 16], expected [4, 16]";
     says(run(short.view(&[2, 16]).unwrap(), sum.view_mut(&shape).unwrap()), text);
     let same = x.view(&shape).unwrap();
-    // SAFETY: the pointer is the memory of `x`, and the op refuses the overlap before it accesses the memory.
+    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &shape, &[16, 1]) }.unwrap();
     says(run(x.view(&shape).unwrap(), on_x), "add_rms_norm: sum overlaps x");
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
@@ -124,8 +124,8 @@ fn add_refuses(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// Two tensors that each need two strides, but with different groups: 12 groups of 5 rows, and 4 groups of 15
-/// rows.
+/// Tests two tensors of which each needs two strides to address its rows. One tensor has 12 groups of 5 rows,
+/// and the other has 4 groups of 15 rows. A kernel supports only equal groups.
 fn two_layouts(device: &Device) {
     let memory = device.upload(&[1.0_f32; 1_000]).unwrap();
     let (mut y, mut sum) = (device.alloc::<f32>(1_000).unwrap(), device.alloc::<f32>(480).unwrap());
@@ -150,8 +150,8 @@ fn two_layouts(device: &Device) {
     says(gelu, &format!("activation: out and x {text}"));
 }
 
-/// These rungs are refused. A kernel would leave the end of the row unwritten, or read 16 bytes at an
-/// unaligned address.
+/// Tests rungs (launch configurations) that the op rejects. With them, a kernel would leave the end of the
+/// row unwritten, or read 16 bytes at an unaligned address.
 fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
     for (shape, in_registers) in [([1, 64], 2), ([9, 7], 2)] {
@@ -163,7 +163,8 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
-    // Blocks without threads, and teams that are neither a power of two nor a multiple of the warp size.
+    // Blocks without threads, and teams (threads per row) that are neither a power of two nor a multiple of
+    // the warp size.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
         let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
         let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });
@@ -173,7 +174,7 @@ fn small_rung(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }
 
-/// Sizes and strides whose products and sums do not fit into 64 bits.
+/// Tests sizes and strides whose products and sums do not fit into 64 bits.
 fn buffer_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();
     let outside =
@@ -190,7 +191,8 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
-    // The shape has no elements, but ops multiply some of its sizes.
+    // These shapes have no elements. They are still rejected, because ops multiply some of their sizes, which
+    // would overflow.
     let empty = device.reserve::<f32>(8).unwrap();
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
         says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");

@@ -1,4 +1,5 @@
-//! `gated_residual` and `gated_residual_ada_norm`, bit for bit: the test repeats every operation of the op.
+//! Tests `gated_residual` and `gated_residual_ada_norm` bit for bit. The expected values repeat every
+//! rounding of the op on the host.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Device, Element, GatedResidual, Modulation, Norm, Stream, gated_residual,
@@ -33,7 +34,7 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Returns the gates: without a table and with a table of each dtype, in each form.
+/// Returns all kinds of gates: each shape and dtype, without a table and with a table of each dtype.
 fn gates() -> Vec<ModulationCase> {
     let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
@@ -56,8 +57,8 @@ fn run<T: Element>(
     sum.download()
 }
 
-/// Computes the operators of the chain, each of which rounds to `T`. With an f32 gate or without `exact`, the
-/// chain runs in f32.
+/// Computes the chain of torch operators that the op replaces. Each operator rounds to `T`. With an f32 gate,
+/// or without `exact`, only the result is rounded.
 fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: GatedResidual) -> Vec<T> {
     let single = gate.is_some_and(Side::is_f32);
     let one = |at: usize| {
@@ -117,7 +118,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// A table whose address is not aligned to 16 bytes, next to aligned rows.
+/// Tests a table whose address is not aligned to 16 bytes, while the rows are aligned.
 fn table_anywhere<T: Element>(device: &Device) {
     let (random, dense) = (&mut random(seed()), [Layout::dense(64); 2]);
     let [x, y, gate, table]: [Vec<T>; 4] = [384, 384, 64, 65].map(|len| values(random, len));
@@ -131,8 +132,8 @@ fn table_anywhere<T: Element>(device: &Device) {
     same_bits(&sum(moved.expect("a vector")), &sum(table.expect("a vector")));
 }
 
-/// In f16, values out of range become the largest finite number, and so does an infinity; a NaN stays NaN.
-/// bf16 rounds 65504 to 65536.
+/// Tests the clipping of the sum to -65504 to 65504, the range of f16. An infinity is clipped too, and a NaN
+/// stays NaN. In bf16, the limit 65504 is rounded to 65536.
 fn clips<T: Element>(device: &Device) {
     let largest = T::from_f32(65504.0).to_f32();
     let huge = [60000.0, -60000.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0, 60000.0, 0.0];
@@ -163,7 +164,7 @@ pub struct Both<T> {
     pub by: oxiwarp_tests::operand::Norming<T>,
 }
 
-/// Runs the op with newly allocated memory and returns the norm and the sum.
+/// Runs `gated_residual_ada_norm` with newly allocated memory. Returns the norm and the sum.
 fn run_both<T: Element>(
     device: &Device,
     Both { xy, gate, by }: &Both<T>,
@@ -183,7 +184,7 @@ fn run_both<T: Element>(
     [normed.download(), sum.download()]
 }
 
-/// Panics if the bits differ from those of the two ops in sequence.
+/// Panics if the bits differ from those of `gated_residual` followed by `ada_norm`.
 pub fn expect_the_two<T: Element>(
     device: &Device,
     both: &Both<T>,
@@ -197,8 +198,10 @@ pub fn expect_the_two<T: Element>(
     same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, dense, params));
 }
 
-/// Compares the bits with those of the two ops in sequence, for rows staged in shared memory and for longer
-/// rows. Runs with and without a gate. The gate's form and dtype may differ from those of scale and shift.
+/// Compares the bits with those of `gated_residual` followed by `ada_norm`, with and without a gate.
+///
+/// Some rows are staged in shared memory, and others are too long for it. The shape and dtype of the gate may
+/// differ from those of scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
     for (i, operands) in forms.into_iter().step_by(2).enumerate() {
@@ -218,7 +221,7 @@ fn both<T: Element>(device: &Device) {
     }
 }
 
-/// Sums that overflow f16 are clipped before the norm, so that the norm stays finite.
+/// Tests that sums which overflow f16 are clipped before the norm, so that the norm stays finite.
 fn clips_before_norm(device: &Device) {
     let cols = 25_000;
     let (random, shape, dense) = (&mut random(seed()), [1, 2, cols], Layout::dense(cols));

@@ -1,4 +1,5 @@
-//! `layer_norm` against f64 over the table of shapes, and bit for bit across layouts and launches.
+//! Tests `layer_norm` against f64 for the shapes of `tests/shapes.json`. Layouts and launches must not change
+//! the bits.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -27,8 +28,9 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::constant_rows", constant_rows),
 ];
 
-/// Returns a mean that is large compared with the rows' standard deviation; the type can represent only a few
-/// values around it. A variance computed as a difference of squares would lose its leading digits.
+/// Returns a mean that is large compared with the standard deviation of the rows. `T` can represent only a
+/// few values around this mean. If a kernel computed the variance as a difference of squares, it would lose
+/// the leading digits.
 fn far<T: Element>() -> f32 {
     match T::DTYPE {
         Dtype::Bf16 => 500.0,
@@ -50,8 +52,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks every form of weight and bias with each kernel: any row, whole tiles, a row in the registers of a
-/// warp, and a row in the registers of a block.
+/// Checks every combination of weight and bias with each kind of kernel. One kernel supports any row, and one
+/// needs whole tiles. Two more keep the row in the registers of a warp or of a block.
 fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
@@ -62,7 +64,7 @@ fn parameters<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
+/// Tests that rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 512, 640, 1280, 2048, 25_000] {
@@ -89,7 +91,7 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -113,7 +115,8 @@ fn not_finite(device: &Device) {
     same_bits(&y[4 * cols..], &right[4 * cols..]);
 }
 
-/// Rows that torch's vectorised kernel does not support. Their variance is exactly 0, as in torch.
+/// Tests rows of equal elements, with lengths that torch's vectorised kernel does not support. Their variance
+/// must be exactly 0, as in torch.
 fn constant_rows(device: &Device) {
     for cols in [5_i64, 7, 9, 11, 13, 17, 33, 127, 1001, 2305] {
         for value in [3e4_f32, 1000.1, 0.1, -7.3] {

@@ -1,5 +1,5 @@
-//! Mochi's residual against f64. The op with two chained norms must match the two ops in sequence, bit for
-//! bit.
+//! Tests the gated residual of the model Mochi against f64. The op that also applies a second norm must give
+//! the bits of two ops in sequence.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, LaunchOverride, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
@@ -50,8 +50,8 @@ fn run<T: Element>(
     out.download()
 }
 
-/// Computes `x + rms(branch) * tanh(gate)`. The tanh is in the gate's dtype; the product and the sum are in
-/// the rows' dtype.
+/// Computes `x + rms(branch) * tanh(gate)`. The tanh is rounded to the dtype of the gate. The product and the
+/// sum are rounded to the dtype of the rows.
 fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize) -> Vec<Approx> {
     let one = |(at, n): (usize, Approx)| {
         let value = f64::from(gate.at(at)).tanh();
@@ -93,7 +93,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
+/// Tests that rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 3072, 25_000] {
@@ -110,7 +110,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Mochi's row length has a specialised kernel if the gate has the rows' dtype.
+/// Tests which kernel is launched. Rows of 3072 columns, as in Mochi, have a specialised kernel if the gate
+/// has the dtype of the rows.
 fn in_registers(device: &Device) {
     let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
     for (layout, single, is_in_registers) in [(dense, false, true), (dense, true, false), (odd, false, false)]
@@ -168,8 +169,8 @@ fn not_finite(device: &Device) {
     same_bits(&out[3 * cols..3 * cols + 9], &right[3 * cols..3 * cols + 9]);
 }
 
-/// Compares the bits with those of two ops in sequence, where the second is `ada_norm` with one rounding.
-/// Covers rows staged in shared memory and longer rows.
+/// Compares the bits with those of two ops in sequence, of which the second is `ada_norm` in fast mode (one
+/// rounding). Some rows are staged in shared memory, and others are too long for it.
 fn chained<T: Element>(device: &Device) {
     let seed = seed();
     let forms: Vec<ModulationCase> =

@@ -1,5 +1,5 @@
-//! Arguments that the norms of diffusion transformers refuse, and the error texts. A refused call writes
-//! nothing, and the device still works.
+//! Tests arguments that the norms of diffusion transformers reject, and the error texts. A rejected call must
+//! write nothing, and the device must still work.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Buffer, Device, Error, GatedResidual, Modulation, ScaleShift, Stream, View, ViewMut,
@@ -17,7 +17,8 @@ pub const TESTS: &[Test] = &[
     ("modulations::zero_rows", zero_rows),
 ];
 
-/// The operands of all ops. By default, all views use the same memory.
+/// The inputs of the seven ops in `OPS`, of which each op uses some. By default, all inputs are views of the
+/// same memory.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     x: View<'a>,
@@ -32,7 +33,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Makes views of `memory` of the shapes `[2, 3, 16]`, `[2, 1, 16]` and `[16]`.
+    /// Makes all inputs as views of `memory`, with the shapes `[2, 3, 16]`, `[2, 1, 16]` and `[16]`.
     pub fn of(memory: &'a Buffer<f32>) -> Self {
         let view = |shape: &[i64]| memory.view(shape).expect("inside");
         let (x, by): (_, Modulation) = (view(&[2, 3, 16]), view(&[2, 1, 16]).into());
@@ -42,7 +43,7 @@ impl<'a> Inputs<'a> {
         Self { x, y: x, affine, scale, shift, scale2: by, shift2: shift, gate: scale, eps: 1e-6 }
     }
 
-    /// Runs `op` with the two outputs. An op with one output uses the first.
+    /// Runs the op named `op` with the two outputs. An op with only one output uses the first.
     pub fn run(&self, device: &Device, op: &str, [out, sum]: [ViewMut; 2]) -> Result<(), Error> {
         let (stream, affine) = (Stream::default(), self.affine);
         let by = ScaleShift { scale: self.scale, shift: self.shift };
@@ -84,7 +85,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The ops with the names of their arguments except `x`, and then of their outputs.
+/// For each op: its name, the names of its inputs except `x`, and the names of its outputs.
 pub const OPS: [(&str, &[&str], [&str; 2]); 7] = [
     ("layer_norm", &["weight", "bias"], ["out", ""]),
     ("ada_norm", &["scale", "shift", "scale_table", "weight", "bias"], ["out", ""]),
@@ -124,8 +125,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Asserts that a call with new outputs of `shape` is refused with an error that contains `text`, and writes
-/// nothing.
+/// Asserts that a call with new outputs of shape `shape` fails with an error that contains `text`, and that
+/// it writes nothing.
 #[track_caller]
 fn refuses(device: &Device, op: &str, inputs: Inputs, shape: &[i64], text: &str) {
     let mut memory = [(); 2].map(|()| device.alloc::<f32>(256).expect("device memory"));
@@ -178,8 +179,9 @@ fn bad_operands(device: &Device) {
     }
 }
 
-/// With four dimensions, refuses a modulation that broadcasts between two other dimensions, or before and
-/// after one.
+/// Tests modulations that are rejected for a four-dimensional `x`. A modulation may broadcast only in its
+/// first or only in its last leading dimensions. The shapes `[2, 1, 3, 16]` and `[1, 2, 1, 16]` are therefore
+/// errors.
 fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
     let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
     let view = |shape: &[i64]| memory.view(shape).unwrap();
@@ -200,14 +202,15 @@ fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<
     }
 }
 
-/// The error names `x` if `x` is wrong, and the output if the output is wrong.
+/// Tests that the error names `x` if `x` is invalid, and the output if the output is invalid.
 fn bad_rows(device: &Device) {
     let (memory, brain) =
         (device.upload(&[1.0_f32; 256]).unwrap(), device.upload(&[bf16::ONE; 256]).unwrap());
     let (inputs, integers) = (Inputs::of(&memory), device.upload(&[1_i32; 256]).unwrap());
     let view = |shape: &[i64], strides: &[i64]| memory.view_strided(0, shape, strides).unwrap();
     for (op, args, outs) in OPS {
-        // Every operand that may have the shape `[16]` has it, so that only `x` has its rank.
+        // Give the shape `[16]` to every operand that may have it, because this shape is valid for any rank
+        // of `x`.
         let vectors = args.iter().filter(|arg| !["y", "x_res"].contains(arg));
         let inputs = vectors.fold(inputs, |inputs, arg| inputs.with(arg, view(&[16], &[1])));
         let refuses = |x: View, shape: &[i64], text: &str| {

@@ -1,4 +1,4 @@
-//! Outputs of the norms of diffusion transformers that overlap an operand, each other or themselves.
+//! Tests the norms of diffusion transformers with outputs that overlap an operand, each other or themselves.
 use oxiwarp::{Device, View, ViewMut};
 
 use super::modulation_input::{Inputs, OPS, SHAPE};
@@ -9,7 +9,7 @@ pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 
 /// Makes a writable view of memory that another view reads.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
-    // SAFETY: the view is inside the buffer, and the op refuses the overlap before it accesses the memory.
+    // SAFETY: the view is inside the buffer, and the op rejects the overlap before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 

@@ -61,7 +61,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Blocks that process several rows in sequence: in registers, streamed, and with few rows per group.
+/// Tests blocks that process several rows in sequence. The rows stay in registers, or each pass loads them
+/// again. One case has few rows per group (rows with the same weight).
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {

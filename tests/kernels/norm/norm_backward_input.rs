@@ -1,4 +1,4 @@
-//! Arguments that the gradients of the norms refuse. A refused call writes nothing.
+//! Tests arguments that the gradients of the norms reject. A rejected call must write nothing.
 use half::f16;
 use oxiwarp::{
     Affine, Buffer, Device, ParameterGradients, RmsNorm, Stream, View, ViewMut, layer_norm_backward,
@@ -58,10 +58,9 @@ fn bad_operands(device: &Device) {
     assert!(dx.download().unwrap().iter().all(|dx| dx.is_nan()), "something was written");
 }
 
-/// Makes a writable view of the memory of `view`. The op must refuse it before it writes.
+/// Makes a writable view of the memory of `view`. The tests check that the op rejects it.
 fn writable<'a>(view: View<'a>) -> ViewMut<'a> {
-    // SAFETY: pointer, shape and strides are those of a valid view, and nothing is written through the
-    // result.
+    // SAFETY: pointer, shape and strides are those of a valid view, and no code writes through the result.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), view.shape(), view.strides()) }.unwrap()
 }
 

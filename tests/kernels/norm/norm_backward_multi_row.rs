@@ -1,5 +1,7 @@
-//! LayerNorm's gradient kernels for rows of whole warps: two rows at a time, or one row with three packs per
-//! thread. Rows that share a block must not affect each other, and means may be far from 0.
+//! Tests the gradient kernels of LayerNorm for rows that fill whole warps. A block processes two rows at a
+//! time, or one row with three packs (16-byte vectors) per thread.
+//!
+//! Rows that share a block must not affect each other. The means of rows may be far from 0.
 use half::{bf16, f16};
 use oxiwarp::{
     Affine, Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward,
@@ -23,15 +25,16 @@ pub const TESTS: &[Test] = &[
     ("norm_backward::beside_three_dimensions", three_dimensions),
 ];
 
-/// Columns of f32 rows, and the kernel that processes them. 16-bit rows have twice as many columns.
+/// Number of f32 columns of a row, and the kernel that processes such rows. 16-bit rows have twice as many
+/// columns.
 const FORMS: [(i64, &str); 2] = [(512, "rows2_block2"), (1_536, "block3")];
 
-/// Returns the number of columns of `T` with the same number of 16-byte vectors as `of_f32` columns of f32.
+/// Returns the number of columns of type `T` that take as many bytes as `of_f32` columns of f32.
 fn columns<T>(of_f32: i64) -> i64 {
     of_f32 * 4 / size_of::<T>() as i64
 }
 
-/// Runs `run` on a device that records launches, and asserts that the launched kernel is `kernel`.
+/// Calls `run` with a device that records launches. Asserts that the first launched kernel is `kernel`.
 fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -> R {
     let device = device.with_override(LaunchOverride::default());
     let results = run(&device);
@@ -40,8 +43,8 @@ fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -
     results
 }
 
-/// The second row of a pair may be missing, there may be one row in total, and a block may process several
-/// pairs.
+/// Tests odd numbers of rows with kernels that process two rows (a pair) at a time. The second row of a pair
+/// may be missing, and a block may process several pairs.
 fn odd_rows<T: Element>(device: &Device) {
     for (cols, kernel) in FORMS {
         for rows in [1, 2, 3, 7, 1_323] {
@@ -53,7 +56,8 @@ fn odd_rows<T: Element>(device: &Device) {
     }
 }
 
-/// A non-finite value in each of seven rows: inside the 16 elements of the row's first mean, and after them.
+/// Puts a non-finite value into one of seven rows. The kernel first subtracts the mean of a row's first 16
+/// elements. The value is one of these elements, or follows them.
 fn not_finite(device: &Device) {
     let rows = 7;
     for (cols, kernel) in FORMS {
@@ -78,7 +82,7 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// The mean of such a row dominates its squares, and the next row has another mean.
+/// Tests rows whose mean is much larger than their standard deviation. The next row has another mean.
 fn far_means(device: &Device) {
     for (cols, kernel) in FORMS {
         for mean in [-3_000.0, 40_000.0] {
@@ -90,8 +94,8 @@ fn far_means(device: &Device) {
     }
 }
 
-/// The mean of a row's first elements, which the kernel subtracts first, is far from the mean of all
-/// elements.
+/// Tests outliers among the first 16 elements of a row. The kernel first subtracts the mean of these
+/// elements, which is then far from the mean of the whole row.
 fn outliers(device: &Device) {
     for (cols, kernel) in FORMS {
         for (outliers, size) in [(0..1, 1e4), (15..16, -1e6), (3..9, 1e3), (0..16, 1e4), (0..16, -300.0)] {
@@ -104,7 +108,8 @@ fn outliers(device: &Device) {
     }
 }
 
-/// Batches of five rows with a gap after each. The second row of a pair may belong to the next batch.
+/// Tests batches of five rows with a gap after each batch. A kernel that processes two rows at a time may
+/// process rows of two batches together.
 fn three_dimensions(device: &Device) {
     let (batches, tokens) = (3, 5);
     for (cols, kernel) in FORMS {

@@ -1,4 +1,5 @@
-//! `rms_norm` against f64 over the table of shapes, and bit for bit across layouts and launches.
+//! Tests `rms_norm` against f64 for the shapes of `tests/shapes.json`. Layouts and launches must not change
+//! the bits.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -25,8 +26,8 @@ pub const TESTS: &[Test] = &[
     ("rms_norm::several_threads", threads),
 ];
 
-/// Checks one shape without a weight, with a weight of each type, with an offset, and in both rounding
-/// orders.
+/// Checks one shape without a weight, with a weight of each dtype, with and without `weight_offset`, and with
+/// each rounding mode.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let x: Vec<T> = values(random, shape[0] as usize * cols);
@@ -47,8 +48,8 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
             let once = run(device, &x, Some(weight), shape, layouts, params);
             within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
 
-            // With two roundings, the result is exactly the rounded product of the unweighted result and the
-            // weight.
+            // With `BeforeWeight`, the normalized row is rounded before the product. The result is exactly
+            // the rounded product of the weight and the result without a weight.
             let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
             let twice = run(device, &x, Some(weight), shape, layouts, params);
             let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);
@@ -66,7 +67,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -91,8 +92,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// The rows exceed L2, so the launch uses an L2 policy. Each row has the same bits as in a launch of few rows
-/// without the policy.
+/// Tests rows that together exceed L2, so that the launch uses the `evict_last` L2 policy. Each row must have
+/// the same bits as in a launch of few rows, which does not use this policy.
 fn kept(device: &Device) {
     let seed = seed();
     let cases =
@@ -109,7 +110,7 @@ fn kept(device: &Device) {
     }
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

@@ -1,4 +1,5 @@
-//! `rms_norm_gated` against f64, and its roundings bit for bit against separate operators.
+//! Tests `rms_norm_gated` against f64. Its roundings are compared bit for bit with a chain of separate
+//! operators.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
@@ -62,11 +63,11 @@ fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape and layout in both orders, with both functions, without a weight and with a weight of
-/// each type.
+/// Checks one shape and layout with both orders of norm and gate and with both gate functions. Runs without a
+/// weight and with a weight of each dtype.
 ///
-/// The gate function adds 3 ulp of f32 to the norm's bound: 2 for `expf`, and 0.5 each for the sum and the
-/// division.
+/// The gate function adds 3 ulp of f32 to the error bound of the norm: 2 for `expf`, and 0.5 each for the sum
+/// and the division.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
@@ -117,8 +118,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Compares the bits with those of the modules' operator chains. The expected values use `rms_norm` of the
-/// same row, and `f(gate)` in f32.
+/// Compares the bits with those of the operator chains in the models' modules. The expected values are
+/// computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
 fn roundings(device: &Device) {
     let (rows, cols, random) = (7_usize, 640_usize, &mut random(seed()));
     let (shape, dense) = ([rows as i64, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -131,12 +132,12 @@ fn roundings(device: &Device) {
     let infinite = vec![bf16::INFINITY; rows * cols];
     for function in FUNCTIONS {
         let params = RmsNormGated { norm, function, order: GateOrder::NormFirst };
-        // The sigmoid of an infinite gate is 1, so the result is the norm.
+        // The sigmoid of an infinite gate is 1, so the result must be the norm alone.
         let open = RmsNormGated { function: GateFunction::Sigmoid, ..params };
         let alone = rms_norm_case::run(device, &x, Some(&matrix), shape, dense, norm);
         same_bits(&run(device, &x, &infinite, Some(&matrix), shape, dense, open), &alone);
-        // The gate multiplies the rounded norm. If the weight is in f32, it multiplies the unrounded product
-        // of norm and weight.
+        // The gate multiplies the norm after its rounding. If the weight is in f32, the gate multiplies the
+        // unrounded product of norm and weight.
         let f = |at: usize| activated(function, f64::from(gate[at].to_f32())) as f32;
         let same = run(device, &x, &gate, Some(&matrix), shape, dense, params);
         flips(&same, |at| bf16::from_f32(alone[at].to_f32() * f(at)));
@@ -144,7 +145,8 @@ fn roundings(device: &Device) {
         let product = |at: usize| bare[at].to_f32() * weight[at % cols].to_f32();
         let mixed = run(device, &x, &gate, Some(&single), shape, dense, params);
         flips(&mixed, |at| bf16::from_f32(product(at) * f(at)));
-        // With `GateFirst`, the norm reads the product in f32 and rounds as usual.
+        // With `GateFirst`, the norm reads the unrounded f32 product of `x` and `f(gate)`. Its result is
+        // rounded before it is multiplied by the weight.
         let first = RmsNormGated { order: GateOrder::GateFirst, ..params };
         let gated: Vec<f32> = (0..x.len()).map(|at| x[at].to_f32() * f(at)).collect();
         let normed = rms_norm_case::run(device, &gated, None, shape, dense, RmsNorm::default());
@@ -154,15 +156,16 @@ fn roundings(device: &Device) {
     }
 }
 
-/// Panics if more than one value in 500 differs. `expf` has an error of up to 2 ulp of f32, which changes the
-/// rounding of a few values.
+/// Panics if more than one value in 500 differs. A few values may differ, because `expf` has an error of up
+/// to 2 ulp of f32, which can change the rounding to bf16.
 #[track_caller]
 fn flips(got: &[bf16], expected: impl Fn(usize) -> bf16) {
     let differ = (0..got.len()).filter(|&at| got[at] != expected(at)).count();
     assert!(differ * 500 <= got.len(), "{differ} of {} differ", got.len());
 }
 
-/// Gates that close or are infinite, and a NaN in x or in the gate. A NaN affects only its own row.
+/// Tests gates whose function is 0, infinite gates, and a NaN in `x` or in the gate. A NaN must affect only
+/// its own row.
 fn extremes(device: &Device) {
     let cols = 1024;
     let shape = [3, cols as i64];
@@ -207,7 +210,7 @@ fn refuses(device: &Device) {
     refuses(whole(), None, eps, "rms_norm_gated: eps is -1");
     let gate = device.upload(&[0.5_f32; 64]).unwrap();
     let gate = gate.view(&[4, 16]).unwrap();
-    // SAFETY: the pointer is the gate's own memory, and the op refuses the overlap before it accesses the
+    // SAFETY: the pointer is the memory of the gate. The op rejects the overlap before it accesses the
     // memory.
     let on_gate =
         unsafe { oxiwarp::ViewMut::from_raw(gate.ptr().cast_mut(), gate.dtype(), &[4, 16], &[16, 1]) }

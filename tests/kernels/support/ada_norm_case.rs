@@ -30,11 +30,13 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// Computes the formula in f64. In exact mode, each separate operator rounds.
+/// Computes the formula in f64, with error bounds. In exact mode, each torch operator that the op replaces
+/// rounds once.
 fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
     let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
-    // LayerNorm and its weight and bias are one operator. RMSNorm, the weight and the bias are three.
+    // In torch, LayerNorm with its weight and bias is one operator. RMSNorm, the product with the weight and
+    // the sum with the bias are three operators.
     let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
     let one = |(at, n): (usize, Approx)| {
         let mut y = round(n, in_norm);

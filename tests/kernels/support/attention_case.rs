@@ -8,12 +8,12 @@ use oxiwarp_tests::tensor::{random, values, wide};
 
 use super::heads::{Layout, Tensor};
 
-/// A test's mask. Its values are in f32 until they are rounded to the mask's type.
+/// A mask of a test case. Its values are random f32 numbers, rounded to the mask's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaskCase {
     /// `Bool` or `F32`; `None` means the type of the heads.
     pub dtype: Option<Dtype>,
-    /// For each dimension, whether the mask has its full size. Otherwise its size is 1.
+    /// For each dimension of `[B, H, Q, K]`, whether the mask has the full size. If not, its size is 1.
     pub full: [bool; 4],
 }
 
@@ -22,11 +22,13 @@ pub struct MaskCase {
 pub struct AttentionCase {
     /// Batches, queries, keys, query heads, key heads, head dimension.
     pub sizes: [usize; 6],
-    /// The layouts of queries, keys, values and the result. All have the same order of dimensions.
+    /// The memory layouts of queries, keys, values and the result. All four have the same order of
+    /// dimensions.
     pub layouts: [Layout; 4],
     pub params: Attention,
     pub mask: Option<MaskCase>,
-    /// Factor of the random queries. A large factor gives nearly all the probability to one key.
+    /// Factor by which the random queries are multiplied. A large factor gives nearly all the probability to
+    /// one key.
     pub sharpness: f32,
 }
 
@@ -116,7 +118,8 @@ impl Mask {
     }
 }
 
-/// Returns the scores of one query for all keys, in f64. Hidden keys have minus infinity.
+/// Returns the scores of one query for all keys, in f64. A key that the query does not attend to has minus
+/// infinity.
 pub fn scores(
     case: &AttentionCase,
     mask: Option<&Mask>,
@@ -188,11 +191,11 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     }
 }
 
-/// Compares a row of the result with the row that follows from its scores.
+/// Compares a row of the result with the row that follows from its scores in f64.
 ///
-/// Every attention probability is rounded once to the element type, except the largest one, which is 1. Its
-/// score is an f32 sum of products. In the largest tests, this sum causes a relative error of about 2^-18. In
-/// f16, probabilities below 2^-14 have the rounding error of 2^-14.
+/// The kernel rounds every attention probability to the element type once, except the largest one, which is
+/// 1. A score is an f32 sum of products. In the largest tests, the error of this sum causes a relative error
+/// of about 2^-18. In f16, a probability below 2^-14 has the same absolute rounding error as 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],

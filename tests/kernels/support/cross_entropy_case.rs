@@ -4,8 +4,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Parameters: torch's defaults, then label smoothing, then label smoothing with z-loss. Each has another
-/// ignored index.
+/// Three sets of parameters: torch's defaults, label smoothing, and label smoothing with z-loss. Each set has
+/// another `ignore_index`.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
@@ -28,17 +28,18 @@ pub fn run<T: Element, I: Scalar>(
     [loss, lse].map(|values| values.download().unwrap())
 }
 
-/// Returns a class for each row. About one row in eight has the ignored index.
+/// Returns a random class for each row. About one row in eight has the class that is ignored.
 pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec<i64> {
     (0..rows)
         .map(|_| if random.random_range(0..8) == 0 { ignored } else { random.random_range(0..cols) })
         .collect()
 }
 
-/// Computes `[loss, lse]` of one row in f64, each with its error bound.
+/// Computes the loss and the logsumexp (`lse`) of one row in f64, each with its error bound.
 ///
-/// Bounds in units of 2^-23: 4 for the sum of exponentials, and 2 relative to its logarithm. A difference has
-/// half a unit of its result. A mean has 8 units of the mean magnitude of the logits.
+/// Errors are in units of 2^-23. The sum of exponentials has an error of 4 units. The logarithm of the sum
+/// adds 2 units, relative to its value. A difference has half a unit of its result. A mean has 8 units,
+/// relative to the mean magnitude of the logits.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -56,7 +57,7 @@ pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2]
     [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))
 }
 
-/// Checks one shape and layout, with every set of parameters and both target types.
+/// Checks one shape and layout, with every set of parameters and with targets in i64 and in i32.
 pub fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
     let random = &mut random(seed);
     let x: Vec<T> = values(random, (rows * cols) as usize);

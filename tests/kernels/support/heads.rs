@@ -1,10 +1,10 @@
-//! Shared code of the `rope` and `qk_norm_rope` tests: head tensors in every layout, and tables of every
-//! kind.
+//! Shared code of the tests of `rope` and `qk_norm_rope`: head tensors (queries or keys) in every layout, and
+//! cosine and sine tables of every kind.
 use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
 use oxiwarp_tests::tensor::values;
 use rand::rngs::StdRng;
 
-/// The sizes of a head tensor, `[batches, tokens, heads, dim]`, independent of the order in memory.
+/// The sizes of a head tensor, `[batches, tokens, heads, dim]`. They do not depend on the order in memory.
 pub type Sizes = [usize; 4];
 
 /// A head tensor inside a larger buffer, with its position.
@@ -42,8 +42,8 @@ impl Layout {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Uploads `values`, which are ordered by token, with the given layout. All other elements of the buffer
-    /// are poison.
+    /// Uploads `values`, which have the order `[batches, tokens, heads, dim]`, with the given layout. All
+    /// other elements of the buffer get a NaN that no kernel writes.
     pub fn upload(device: &Device, values: &[T], sizes: Sizes, layout: Layout) -> Self {
         let [b, s, h, d] = sizes.map(|size| size as i64);
         // The strides of batch, token and head.
@@ -101,7 +101,8 @@ impl<T: Element> Tensor<T> {
         self.buffer.view_strided_mut(self.offset, &self.shape, &self.strides).expect("inside")
     }
 
-    /// Returns the elements, ordered by token. Panics if another element of the buffer was written.
+    /// Returns the elements in the order `[batches, tokens, heads, dim]`. Panics if a kernel wrote another
+    /// element of the buffer.
     pub fn download(&self) -> Vec<T> {
         let (memory, places) = (self.buffer.download().expect("a kernel that ran"), self.places());
         let mut inside = vec![false; memory.len()];
@@ -131,7 +132,7 @@ pub struct Rotation {
     pub interleaved: bool,
     /// Number of rotated columns.
     pub columns: usize,
-    /// The first rotated token. If it is not 0, the last tokens are not rotated either.
+    /// Index of the first token that is rotated. If it is not 0, the last token is not rotated either.
     pub offset: usize,
     pub by_batch: bool,
     pub by_head: bool,
@@ -144,7 +145,8 @@ impl Rotation {
         Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
     }
 
-    /// Returns the pair of a column, and whether the column is the second one of the pair.
+    /// Returns the index of the pair that contains `column`, and whether `column` is the second column of
+    /// this pair.
     pub fn pair(&self, column: usize) -> (usize, bool) {
         let half = self.columns / 2;
         if self.interleaved { (column / 2, column % 2 == 1) } else { (column % half, column >= half) }
@@ -160,7 +162,7 @@ impl Rotation {
     }
 }
 
-/// The tables on the device, and all their cosines and sines on the host.
+/// The cosine and sine tables on the device, and the values of both tables on the host.
 pub struct Tables<T> {
     pub rotation: Rotation,
     cos: Vec<f32>,
@@ -221,8 +223,8 @@ impl<T: Element> Tables<T> {
         }
     }
 
-    /// Returns the cosine and sine of a column, whether it is the second one of its pair, and the other
-    /// column. Returns `None` if the column or the token is not rotated.
+    /// Returns how `column` of a head is rotated: cosine, sine, whether it is the second column of its pair,
+    /// and the other column of the pair. Returns `None` if the column or the token is not rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;

@@ -6,7 +6,8 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 pub const EPS: f32 = 1e-5;
 
-/// The forms of weight and bias: absent, of the rows' type (`false`), or in f32 (`true`).
+/// All combinations of weight and bias. Each is absent, in the dtype of the rows (`false`), or in f32
+/// (`true`).
 pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
     [None, None],
     [Some(false), Some(false)],
@@ -31,7 +32,8 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape and layout with these parameters, on rows with values around `mean`. Returns the result.
+/// Checks one shape and layout with this weight and bias, on rows whose values are around `mean`. Returns the
+/// result.
 pub fn check<T: Element>(
     device: &Device,
     seed: u64,

@@ -1,5 +1,5 @@
-//! Shared code of several tests: the type of a test, cases, references, tensors and operands. The test
-//! folders import only from this folder, not from each other.
+//! Code that several tests share: the type of a test, test cases, references, tensors and operands. The other
+//! test folders import only from this folder, not from each other.
 pub(crate) mod ada_norm_case;
 pub(crate) mod add_rms_norm_case;
 pub(crate) mod attention_case;

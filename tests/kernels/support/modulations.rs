@@ -1,11 +1,12 @@
-//! The forms of scales, shifts, tables, weights and biases that the tests cover.
+//! The combinations of scale, shift, table, weight and bias that the tests cover.
 use oxiwarp::{Device, Element};
 use oxiwarp_tests::operand::{Form, Kind, Norming, Operand, Side};
 use rand::rngs::StdRng;
 
 use super::layer_norm_case::PARAMETERS;
 
-/// The operands of a modulated norm. Each `bool` says whether an operand is in f32.
+/// The operands of a modulated norm. `form` is the shape of scale and shift. `single`, `table` and
+/// `parameters` say which operands are in f32, and `None` is an absent operand.
 #[derive(Clone, Copy, Debug)]
 pub struct ModulationCase {
     pub form: Form,
@@ -25,7 +26,7 @@ impl ModulationCase {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
-    /// Makes one operand of this form, which starts at element `offset` of its memory.
+    /// Makes one scale, shift or gate. Its values start at element `offset` of their memory.
     pub fn side<T: Element>(
         &self,
         device: &Device,

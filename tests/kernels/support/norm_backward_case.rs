@@ -18,14 +18,15 @@ pub struct NormBackwardCase<T> {
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// The weight of each group of rows: `Ok` in the rows' type, `Err` in f32.
+    /// The weight of each group of rows. `Ok` has the dtype of the rows, and `Err` has f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,
-    /// Whether the gradients of the parameters are in f32; `None` requests none.
+    /// Whether the gradients of weight and bias are computed in f32 or in the dtype of the rows. `None`
+    /// requests no such gradients.
     pub wanted: Option<bool>,
-    /// Whether the kernel first subtracts the mean of 16 elements, which is far from the row's mean in this
-    /// case.
+    /// Whether the error bound allows for an inexact first mean. The kernel first subtracts the mean of 16
+    /// elements, which may be far from the row's mean.
     pub sampled: bool,
 }
 
@@ -158,7 +159,7 @@ impl<T: Element> NormBackwardCase<T> {
     }
 }
 
-/// The gradients of one element, each with its error bound for f32.
+/// The gradients that belong to one element of a row, in f64. Each has an error bound for f32 arithmetic.
 struct Element64 {
     dx: (f64, f64),
     dweight: (f64, f64),
@@ -166,7 +167,7 @@ struct Element64 {
 }
 
 /// Computes the gradients of a row in f64. The error of a sum is at most 16 units of 2^-23, relative to the
-/// magnitude of its terms. A product has the same bound.
+/// sum of the magnitudes of its terms. A product has the same error bound.
 fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
     const UNIT: f64 = 16.0 * f32::EPSILON as f64;
     let n = x.len() as f64;
@@ -175,7 +176,8 @@ fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> V
     let size = if layer { mean_of(&mut x.iter().map(|x| x.abs())) } else { 0.0 };
     let first = if sampled { (x[..16].iter().sum::<f64>() / 16.0 - mean).abs() } else { 0.0 };
     let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
-    // The subtracted first mean affects the error of the row's mean, and its square affects the variance.
+    // The kernel first subtracts a mean of 16 elements. The distance `first` of this mean from the row's mean
+    // adds to the error of the row's mean. The square of the distance adds to the error of the variance.
     let (size, of_r) = (size + first, 1.0 + (first * r).powi(2));
     let xhat: Vec<(f64, f64)> =
         x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() * of_r + size))).collect();

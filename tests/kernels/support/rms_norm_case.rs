@@ -2,10 +2,11 @@
 use oxiwarp::{Device, Element, RmsNorm, Stream, rms_norm};
 use oxiwarp_tests::tensor::{Layout, Matrix};
 
-/// Returns the allowed error in ulp of f32 arithmetic with one rounding to the type. A 16-bit type allows
-/// half an ulp for this rounding. In f32, `rsqrt.approx` has an error of 2^-22.9: 1.1 ulp, or twice that if
-/// the result crosses a binade. Its argument and three products add half an ulp each, and the sum adds the
-/// rest.
+/// Returns the allowed error in ulp of the element type, for f32 arithmetic with one rounding at the end.
+///
+/// A 16-bit type allows half an ulp for this rounding. In f32, `rsqrt.approx` has a relative error of
+/// 2^-22.9, which is 1.1 ulp, or twice this if the result is in another binade. The argument of `rsqrt` and
+/// three products add half an ulp each. The sum of squares adds the remaining error.
 pub fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.51 }
 }

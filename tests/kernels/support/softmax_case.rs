@@ -16,16 +16,17 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the type.
+/// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the element type.
 ///
-/// The bounds are in units of 2^-23 of the result:
-/// - The subtraction has up to 0.5 of `|x - max|`, and the sum of exponentials has 3.
-/// - In f32, the exponential has 3. The reciprocal of the sum and the product have 0.5 each.
-/// - A 16-bit result is computed as `ex2` of a difference with the sum's logarithm. `ex2.approx` has 2, and
-///   its argument, `log2(y)`, has half an ulp. `lg2.approx` has 2 ulp of `log2(sum)`, or 2^-22 if the sum is
-///   at most 2 (CUDA C++ Programming Guide, `__log2f`). Its rounding to 16 bits is added.
-/// - The logarithm has the absolute errors of the difference and the sum, 2 for the logarithm of the sum, and
-///   0.5 of the result.
+/// The errors are in units of 2^-23 of the result:
+/// - The difference `x - max` has an error of up to `|x - max| / 2`, and the sum of exponentials has 3.
+/// - For an f32 result, the exponential has 3. The reciprocal of the sum and the product have 0.5 each.
+/// - A 16-bit result is `ex2` of a difference with `log2(sum)`. `ex2.approx` has 2, and its argument, which
+///   is the logarithm of the result, has half an ulp. `lg2.approx` has 2 ulp of `log2(sum)`, or 2^-22 if the
+///   sum is at most 2 (CUDA C++ Programming Guide, `__log2f`). The rounding of the result to 16 bits is
+///   added.
+/// - `log_softmax` has the absolute errors of the difference and of the sum, 2 for the logarithm of the sum,
+///   and 0.5 of the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {
@@ -38,7 +39,8 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
                 (true, _) => (1.0, 2.5 * expected.abs()),
                 (false, true) => (expected, 4.0),
                 (false, false) => {
-                    // Converts an error of the exponent of 2 into these units of the result.
+                    // Converts an error of the argument of `ex2` into an error of its result, in units of
+                    // 2^-23.
                     let units = |error: f64| error * LN_2 / f64::from(f32::EPSILON);
                     let exponent = -expected.max(f64::MIN_POSITIVE).log2();
                     let sum = 2.0 * ulp(Dtype::F32, exponent - from_max * LOG2_E);

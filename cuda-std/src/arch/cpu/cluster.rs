@@ -1,4 +1,4 @@
-//! Cluster operations on the CPU executor, where a cluster has one block.
+//! Thread-block cluster operations on the CPU executor, where a cluster has one block.
 use super::memory::shared_base;
 use super::sync::sync_threads;
 use crate::cpu::note;
@@ -18,7 +18,7 @@ pub fn cluster_arrive() {}
 pub fn cluster_wait() {}
 
 /// # Safety
-/// None on the CPU executor. The PTX backend has requirements.
+/// None on the CPU executor. The PTX version of this function has requirements.
 pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 
 /// # Safety
@@ -30,7 +30,7 @@ pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
 }
 
 /// # Safety
-/// None on the CPU executor. The PTX backend has requirements.
+/// None on the CPU executor. The PTX version of this function has requirements.
 pub unsafe fn cluster_receive(_: *mut u64) {
     sync_threads();
 }

@@ -3,8 +3,8 @@ use super::memory::check_aligned;
 use crate::cpu::copies;
 
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 readable bytes. Both are
-/// aligned to 16 bytes.
+/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. `from` points to 16
+/// readable bytes that are aligned to 16 bytes.
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
     // SAFETY: the caller passes 16 readable bytes, and `check_aligned` checked the alignment.
@@ -22,8 +22,8 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Reads the range and checks its alignment, so that an invalid prefetch is found. The CPU executor has no
-/// L2.
+/// Reads the range at `from`, so that an invalid prefetch causes a segmentation fault or a sanitizer report.
+/// Does not prefetch, because the CPU executor emulates no L2 cache.
 ///
 /// # Safety
 /// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.

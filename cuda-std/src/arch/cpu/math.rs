@@ -1,6 +1,6 @@
-//! f32 arithmetic and the approximate functions on the CPU executor.
+//! f32 arithmetic on the CPU executor, and correctly rounded versions of PTX's approximate functions.
 //!
-//! The stated error bounds are the bounds of the PTX instruction.
+//! The error bound at each approximate function is the bound of its PTX instruction.
 
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -69,8 +69,9 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 /// `fma.rm.f32`: rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact in f64. The f64 sum may be rounded. `lost` is its rounding error and decides the
-    // case in which the f32 result equals the f64 sum.
+    // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the rounding
+    // error of this f64 sum. If the f32 result equals the f64 sum, the sign of `lost` says whether to round
+    // down.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

@@ -19,7 +19,8 @@ products! {
     mma_bf16: bf16;
 }
 
-/// Returns the 16-bit element `element` of the matrix row whose offset lane `lane` passed as `address`.
+/// Returns the 16-bit element `element` of one matrix row. The row is the one whose shared-memory offset lane
+/// `lane` passed as `address`.
 ///
 /// # Safety
 /// The requirements of [`load_matrices`] apply to every lane.
@@ -31,7 +32,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 }
 
 /// # Safety
-/// `row` is the offset of 16 bytes in shared memory, aligned to 16 bytes. A barrier separates this load from
+/// `row` is the offset of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load from
 /// the writes of other threads.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {

@@ -17,7 +17,8 @@ reads! {
     lane() -> u32 = |block| block.linear_index() as u32 % 32;
 }
 
-/// Raises a fault if the block has more than `MAX_THREADS` threads. The driver rejects such a launch.
+/// Raises a fault if the block has more than `MAX_THREADS` threads. The CUDA driver also rejects such a
+/// launch.
 #[inline]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     with(|block| {
@@ -31,13 +32,13 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 /// Does nothing, because launches of the CPU executor do not overlap.
 pub fn wait_for_earlier_launches(_address: u64) {}
 
-/// Returns the same words. The PTX backend hides their origin from the compiler.
+/// Returns `words` unchanged. The PTX version of this function is an optimization barrier.
 #[inline]
 pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words
 }
 
-/// Returns the same address. The PTX backend hides its origin from the compiler.
+/// Returns `address` unchanged. The PTX version of this function is an optimization barrier.
 #[inline]
 pub fn opaque_address(address: u64) -> u64 {
     address

@@ -13,7 +13,8 @@ const CLUSTERS: bool = cfg!(target_feature = "sm_90");
 #[inline(always)]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     if CLUSTERS {
-        // SAFETY: the assembly is only a comment. `cuda_builder` converts it into directives of the entry.
+        // SAFETY: the assembly is only a comment. `cuda_builder` converts the comment into directives of the
+        // kernel's PTX entry.
         unsafe {
             asm!("//@entry .explicitcluster .reqnctapercluster {}, 1, 1", const BLOCKS, options(nomem, nostack))
         };
@@ -55,8 +56,8 @@ pub fn cluster_wait() {
 /// Initializes the mbarrier at `barrier` and makes it expect `bytes` bytes.
 ///
 /// # Safety
-/// `barrier` is an uninitialized word of this block's shared memory. A cluster barrier follows before any
-/// block sends to this one.
+/// `barrier` is an uninitialized 64-bit word of this block's shared memory. A cluster barrier follows before
+/// any block of the cluster sends data to this block.
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
@@ -74,7 +75,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     }
 }
 
-/// Sends `value` to the word of block `rank` that has the offset of `to`. Its mbarrier then counts 8 bytes.
+/// Writes `value` to the shared memory of block `rank`, at the offset that `to` has in this block. The
+/// mbarrier of block `rank` then counts 8 more bytes.
 ///
 /// # Safety
 /// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same
@@ -85,7 +87,8 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
         // SAFETY: the caller passes a word of this block's shared memory.
         return unsafe { to.write(value) };
     }
-    // SAFETY: the caller passes words that block `rank` also has, and that block is still running.
+    // SAFETY: the caller passes words that also exist in block `rank`, and ensures that block `rank` still
+    // runs.
     unsafe {
         asm!(
             "{{ .reg .b64 own; .reg .b32 at, done; cvta.to.shared.u64 own, {to}; cvt.u32.u64 at, own;",

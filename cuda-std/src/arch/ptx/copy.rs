@@ -4,11 +4,11 @@ use core::arch::asm;
 use super::memory::{load_u32x4, shared_base};
 use crate::base::cache::Load;
 
-/// Starts a copy of 16 bytes to shared memory. Before sm_80 the copy is synchronous.
+/// Starts a copy of 16 bytes to shared memory. On sm_75, the function completes the copy before it returns.
 ///
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 bytes of global memory.
-/// Both are aligned to 16 bytes.
+/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. `from` points to 16
+/// bytes of global memory that are aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
@@ -16,7 +16,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
         // SAFETY: the caller passes valid, aligned `to` and `from`.
         return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
-    // SAFETY: the caller passes valid, aligned `to` and `from`. The code above checks for sm_80.
+    // SAFETY: the caller passes valid, aligned `to` and `from`. `cp.async` needs sm_80, and the code returns
+    // earlier on sm_75.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
@@ -26,12 +27,12 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     }
 }
 
-/// Starts a copy of 16 bytes from `from` if `wanted`. Otherwise the function writes 16 zero bytes and reads
-/// nothing.
+/// Starts a copy of 16 bytes from `from` to `to` if `wanted`. Otherwise the function writes 16 zero bytes to
+/// `to` and does not read `from`.
 ///
 /// # Safety
-/// `to` is a 32-bit shared-memory address of 16 bytes, aligned to 16 bytes. If `wanted`, `from` meets the
-/// requirements of [`copy_async`]. The GPU is sm_80 or newer.
+/// `to` is the 32-bit shared-memory address of 16 bytes that are aligned to 16 bytes. If `wanted`, `from`
+/// meets the requirements of [`copy_async`]. The GPU is sm_80 or newer.
 #[inline(always)]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     // SAFETY: the caller passes a valid `to`, and a valid `from` if `wanted`.
@@ -44,14 +45,15 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Prefetches a range into L2. Does nothing before sm_90.
+/// Prefetches `bytes` bytes at `from` into L2. Does nothing before sm_90.
 ///
 /// # Safety
 /// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: the caller passes a readable range aligned to 16 bytes. The code above checks for sm_90.
+        // SAFETY: the caller passes a readable range aligned to 16 bytes. The `if` around this block checks
+        // for sm_90.
         unsafe {
             asm!("cp.async.bulk.prefetch.L2.global [{}], {};", in(reg64) from, in(reg32) bytes, options(nostack));
         }
@@ -61,16 +63,19 @@ pub unsafe fn prefetch(from: *const u8, bytes: u32) {
 #[inline(always)]
 pub fn copy_wait() {
     if cfg!(target_feature = "sm_80") {
-        // SAFETY: the instruction only waits for copies of this thread. The code above checks for sm_80.
+        // SAFETY: the instruction only waits for copies of this thread. The `if` around this block checks for
+        // sm_80.
         unsafe { asm!("cp.async.wait_all;", options(nostack)) };
     }
 }
 
-/// Returns the 32-bit shared-memory address of the byte at `offset`, as shared-memory instructions expect it.
+/// Returns the 32-bit shared-memory address of the byte at `offset`. Instructions such as `cp.async` take
+/// their shared-memory operand in this form.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     let base: u32;
-    // SAFETY: the instructions only compute on registers. The base is constant during the launch.
+    // SAFETY: the instructions only compute on registers. The start of shared memory is constant during the
+    // launch.
     unsafe {
         asm!(
             "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",

@@ -9,7 +9,8 @@ macro_rules! effects {
         $(#[$doc])*
         #[inline(always)]
         pub unsafe fn $name($($arg: $ty),*) {
-            // SAFETY: the caller passes valid addresses and ensures that the required threads take part.
+            // SAFETY: the caller passes valid addresses. It also ensures that all threads that the
+            // instruction requires execute it.
             unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
         }
     )* };
@@ -57,7 +58,7 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
 }
 
 /// Copies a box of a 4-dimensional tensor to shared memory with TMA. The mbarrier at `barrier` counts the
-/// bytes.
+/// bytes that have arrived.
 #[inline(always)]
 pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
     // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.
@@ -104,7 +105,8 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
 
 /// Returns the generic address of kernel argument `NUMBER`.
 ///
-/// `cuda_builder` replaces `@argument_<NUMBER>` by the parameter's name in PTX.
+/// The assembly contains the placeholder `@argument_<NUMBER>`, because LLVM chooses the name of the PTX
+/// parameter. `cuda_builder` replaces the placeholder by this name.
 #[inline(always)]
 pub fn argument<const NUMBER: u32>() -> u64 {
     let address: u64;

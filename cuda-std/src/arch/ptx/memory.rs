@@ -5,8 +5,8 @@ use crate::base::cache::{Load, Store};
 
 #[inline(always)]
 pub fn shared_base() -> *mut u8 {
-    // The 16-byte element type aligns the base to 16 bytes. LLVM infers the shared address space, so plain
-    // reads and writes become `ld.shared` and `st.shared`.
+    // The element type `u128` aligns the start of shared memory to 16 bytes. LLVM infers the shared address
+    // space, so plain reads and writes become `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 

@@ -1,6 +1,7 @@
 //! Arithmetic on pairs of 16-bit floats.
 //!
-//! Each result is rounded once. It has the same bits as the f32 result after rounding to the 16-bit type.
+//! Each result is rounded once. It has the same bits as a result that is computed in f32 and then rounded to
+//! the 16-bit type.
 use core::arch::asm;
 
 use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};
@@ -28,7 +29,8 @@ f16_pairs! {
     mul_f16x2: "mul.rn.f16x2";
 }
 
-/// Returns `a * b + c`. On sm_80 the FMA also replaces addition and multiplication, which bf16 lacks there.
+/// Returns `a * b + c` for each half. sm_80 has no bf16 addition or multiplication, so [`add_bf16x2`] and
+/// [`mul_bf16x2`] call this function.
 #[inline(always)]
 fn fma_bf16x2(a: u32, b: u32, c: u32) -> u32 {
     let result: u32;
@@ -73,8 +75,8 @@ macro_rules! max_pairs {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above
-            // checks.
+            // SAFETY: the instruction only computes on registers. It needs sm_80, and the function returns
+            // earlier on sm_75.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
                     options(pure, nomem, nostack))

@@ -44,7 +44,7 @@ pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
 
 #[inline(always)]
 pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as in `shfl_xor`. For `up`, the clamp value is the lowest lane.
+    // SAFETY: as in `shfl_xor`. The last argument of `shfl.up` is the lowest source lane, 0.
     unsafe { shfl_up_(mask, value, delta, 0) }
 }
 

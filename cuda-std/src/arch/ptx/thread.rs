@@ -1,4 +1,5 @@
-//! Thread indices, launch bounds, the wait for earlier launches, and optimization barriers.
+//! Thread indices, launch bounds, the wait for earlier launches (`griddepcontrol.wait`), and optimization
+//! barriers.
 use core::arch::asm;
 use core::arch::nvptx as nv;
 
@@ -36,17 +37,18 @@ register! {
 
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
-    // SAFETY: the assembly is only a comment. `cuda_builder` converts it into directives of the entry.
+    // SAFETY: the assembly is only a comment. `cuda_builder` converts the comment into directives of the
+    // kernel's PTX entry.
     unsafe {
         asm!("//@entry .maxntid {}, 1, 1 .minnctapersm {}", const MAX_THREADS, const MIN_BLOCKS, options(nomem, nostack))
     };
 }
 
-/// Waits for earlier launches after `address` has been computed.
+/// Computes `address`, then waits for earlier launches (`griddepcontrol.wait`).
 ///
 /// No thread takes the `exit`, because no valid `address` equals -1. The `exit` prevents ptxas from moving
-/// the computation of `address` after the wait. The host searches the PTX for the line with the wait and adds
-/// further instructions after it (`host/src/device/ptx/overlap.rs`).
+/// the computation of `address` after the wait. When the host loads the PTX, it searches for the line with
+/// the wait and inserts further instructions after this line (`host/src/device/ptx/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {

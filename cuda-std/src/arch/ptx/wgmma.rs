@@ -1,5 +1,5 @@
-//! `wgmma`: matrix multiplication of a warpgroup, for each number of accumulator registers that the kernels
-//! use.
+//! `wgmma`: matrix multiplication of a warpgroup. There is one implementation for each number of accumulator
+//! registers that the kernels use.
 use core::arch::asm;
 
 /// Accumulator registers of one thread for a result tile of 64 rows and `2 * LEN` columns.
@@ -11,15 +11,16 @@ pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
 
     /// Starts `self += a * b` if `add`, otherwise `self = a * b`. Both operands are in shared memory.
     ///
-    /// `a` is 64 x 16 and `b` is 16 x columns. In both, the dimension of size 16 (K) is contiguous. `bf16`
-    /// selects bf16 elements, otherwise they are f16.
+    /// `a` is 64 x 16 (M x K) and `b` is 16 x `2 * LEN` (K x N). Both operands are contiguous along K. The
+    /// elements are bf16 if `bf16`, otherwise f16.
     ///
     /// # Safety
     /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads
     /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64);
 
-    /// Starts `self += a * b`. `a` is in registers. `b` is in shared memory, with contiguous columns (N).
+    /// Starts `self += a * b`. `a` (M x K) is in registers. `b` (K x N) is in shared memory and contiguous
+    /// along N.
     ///
     /// # Safety
     /// The requirements of [`Accumulator::mma_shared`] apply.
@@ -59,17 +60,17 @@ macro_rules! accumulators {
     )* };
 }
 
-/// Emits a multiplication of two operands in shared memory.
+/// Emits a `wgmma` with two operands in shared memory.
 ///
-/// Without `add`, the accumulators are only outputs of the `asm!`, so the compiler need not initialize their
-/// registers.
+/// If the product does not add to the accumulators, they are only outputs of the `asm!`. The compiler then
+/// need not initialize their registers.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)
     };
 }
 
-/// Emits a multiplication of an operand in registers by an operand in shared memory.
+/// Emits a `wgmma` with the left operand in registers and the right operand in shared memory.
 macro_rules! registers {
     ($kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!(
@@ -119,7 +120,8 @@ accumulators! {
         127;
 }
 
-/// Makes earlier writes to registers visible to the `wgmma` instructions that follow (`wgmma.fence`).
+/// Orders earlier writes to the accumulator and operand registers before the `wgmma` instructions that follow
+/// (`wgmma.fence`).
 #[inline(always)]
 pub unsafe fn wgmma_fence() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
@@ -142,8 +144,8 @@ pub unsafe fn wgmma_wait<const PENDING: u32>() {
 
 /// Prevents the compiler from moving reads of `registers` before this call.
 ///
-/// The compiler does not know that an asynchronous `wgmma` writes these registers until [`wgmma_wait`]
-/// returns.
+/// An asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns. The compiler has no
+/// information about these writes.
 #[inline(always)]
 pub fn settle(registers: &mut [f32]) {
     for register in registers {

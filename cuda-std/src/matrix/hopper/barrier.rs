@@ -1,8 +1,8 @@
 //! Mbarriers in shared memory, and named barriers of a block.
 use crate::arch::hopper;
 
-/// An mbarrier: 8 bytes in shared memory. A phase ends when all its arrivals and all its expected bytes have
-/// come.
+/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when it has counted all expected
+/// arrivals and all expected bytes.
 #[derive(Clone, Copy)]
 pub struct Barrier {
     address: u32,
@@ -39,7 +39,8 @@ impl Barrier {
         unsafe { hopper::barrier_arrive(self.address) }
     }
 
-    /// Arrives once, and adds `bytes` to the bytes that asynchronous copies must deliver in this phase.
+    /// Arrives once, and adds `bytes` to the number of bytes that asynchronous copies must deliver in this
+    /// phase.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -49,8 +50,8 @@ impl Barrier {
         unsafe { hopper::barrier_expect(self.address, bytes) }
     }
 
-    /// Waits until the phase with this parity has ended. The first phase has parity 0, so a wait for parity 1
-    /// returns at once on a fresh mbarrier.
+    /// Waits until the phase with parity `parity` has ended. The first phase has parity 0. On a newly
+    /// initialized mbarrier, a wait for parity 1 returns at once.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -74,8 +75,8 @@ pub fn publish() {
     unsafe { hopper::barrier_init_fence() }
 }
 
-/// A named barrier of a block: its number, 1 to 15. `THREADS` is the number of participating threads, in
-/// whole warps. [`block::sync`](crate::simt::block::sync) uses number 0.
+/// A named barrier of a block, with its number from 1 to 15. `THREADS` is the number of participating
+/// threads, a multiple of 32. Number 0 is the barrier of [`block::sync`](crate::simt::block::sync).
 #[derive(Clone, Copy)]
 pub struct Named<const THREADS: u32>(pub u32);
 
@@ -83,7 +84,7 @@ impl<const THREADS: u32> Named<THREADS> {
     /// Arrives, and waits until `THREADS` threads have arrived.
     ///
     /// # Safety
-    /// All lanes of the warp call it. Exactly `THREADS` threads arrive at the barrier.
+    /// All lanes of the warp call this function. Exactly `THREADS` threads arrive at the barrier.
     #[inline(always)]
     pub unsafe fn sync(self) {
         // SAFETY: the caller promises whole warps and `THREADS` arrivals.

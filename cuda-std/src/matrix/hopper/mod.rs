@@ -1,7 +1,7 @@
 //! Hopper instructions: mbarriers, TMA copies, and warpgroup matrix multiplication (`wgmma`).
 //!
-//! This module exists only for PTX. The CPU executor does not emulate the asynchronous units, so kernels that
-//! use them need a GPU for their tests. Shared memory addresses are 32-bit numbers, because these
+//! This module exists only for PTX, because the CPU executor does not emulate TMA and `wgmma`. Kernels that
+//! use the module need a GPU for their tests. Addresses in shared memory are 32-bit numbers, because the PTX
 //! instructions take them in this form.
 //!
 //! | CUDA C++ | here |
@@ -22,46 +22,49 @@ pub mod wgmma;
 /// Threads of a warpgroup.
 pub const WARP_GROUP: u32 = 128;
 
-/// Returns the index of the thread's warpgroup. The shuffle tells the compiler that the value is the same in
-/// all lanes of a warp.
+/// Returns the index of the thread's warpgroup in the block. The shuffle from lane 0 tells the compiler that
+/// the index is the same in all lanes of a warp.
 #[inline(always)]
 pub fn warp_group() -> u32 {
     warp::shuffle(u32::MAX, thread::index()[0] / WARP_GROUP, 0)
 }
 
-/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. A
-/// launch must request up to `align - 16` additional bytes of shared memory.
+/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. The
+/// launch must request up to `align - 16` additional bytes of shared memory, because this function may skip
+/// bytes.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
 }
 
-/// Raises the registers of each thread of the warpgroup to `COUNT`. Waits until other warpgroups have
-/// released enough registers.
+/// Raises the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`). Waits until
+/// other warpgroups have released enough registers.
 ///
 /// # Safety
-/// The whole warpgroup calls it, and has fewer registers per thread.
+/// The whole warpgroup calls this function, and its threads have at most `COUNT` registers.
 #[inline(always)]
 pub unsafe fn take_registers<const COUNT: u32>() {
-    // SAFETY: the caller promises that the whole warpgroup is here and has fewer registers.
+    // SAFETY: the caller ensures that the whole warpgroup makes the call and that its threads have at most
+    // `COUNT` registers.
     unsafe { hopper::registers_up::<COUNT>() }
 }
 
-/// Lowers the registers of each thread of the warpgroup to `COUNT`.
+/// Lowers the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
 ///
 /// # Safety
-/// The whole warpgroup calls it, and has more registers per thread.
+/// The whole warpgroup calls this function, and its threads have at least `COUNT` registers.
 #[inline(always)]
 pub unsafe fn give_registers<const COUNT: u32>() {
-    // SAFETY: the caller promises that the whole warpgroup is here and has more registers.
+    // SAFETY: the caller ensures that the whole warpgroup makes the call and that its threads have at least
+    // `COUNT` registers.
     unsafe { hopper::registers_down::<COUNT>() }
 }
 
 /// Writes an f32 to shared memory.
 ///
 /// # Safety
-/// The address is a multiple of 4 inside the launch's shared memory. Barriers order this access and those of
-/// other threads.
+/// The address is a multiple of 4 inside the launch's shared memory. Barriers order this write and the
+/// accesses of other threads to the address.
 #[inline(always)]
 pub unsafe fn shared_store(address: u32, value: f32) {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.
@@ -70,12 +73,13 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 
 /// Writes four matrices of 8 rows of 16 bytes to shared memory (`stmatrix.x4`).
 ///
-/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. Of each matrix, lane `i` has columns `2 * (i
-/// % 4)` and `2 * (i % 4) + 1` of row `i / 4`. The accumulators of a matrix multiplication have the same
-/// layout.
+/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. It also passes two elements of each matrix:
+/// row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of a matrix multiplication have
+/// the same layout.
 ///
 /// # Safety
-/// As for [`shared_store`], with addresses that are multiples of 16. All lanes of the warp call it.
+/// The requirements of [`shared_store`] apply, but each address is a multiple of 16. All lanes of the warp
+/// call this function.
 #[inline(always)]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
     // SAFETY: the caller passes aligned addresses inside the launch's shared memory, in all lanes.
@@ -92,7 +96,7 @@ pub fn publish_shared() {
 /// Reads two consecutive f32 values from shared memory.
 ///
 /// # Safety
-/// As for [`shared_store`], with an address that is a multiple of 8.
+/// The requirements of [`shared_store`] apply, but the address is a multiple of 8.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.

@@ -2,8 +2,10 @@
 use super::barrier::Barrier;
 use crate::arch::hopper;
 
-/// A `CUtensorMap`, created by the driver: 128 bytes that a kernel receives as an argument. TMA reads the map
-/// at the address of the kernel argument. A kernel therefore takes this address and never copies the value.
+/// A `CUtensorMap` (128 bytes), which the CUDA driver creates and a kernel receives as an argument.
+///
+/// TMA reads the map at the address of the kernel argument. A kernel therefore uses this address and never
+/// copies the map.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 pub struct TensorMap([u64; 16]);
@@ -15,8 +17,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// Returns the address of kernel argument `NUMBER`, counted from 0. `cuda_builder` gives this argument
-    /// the alignment that TMA requires.
+    /// Returns the address of kernel argument `NUMBER`, counted from 0. `cuda_builder` edits the PTX so that
+    /// this argument has the alignment that TMA requires.
     ///
     /// # Safety
     /// The argument is a [`TensorMap`].
@@ -28,51 +30,52 @@ impl Map {
     /// Prefetches the tensor map into the descriptor cache of TMA.
     ///
     /// # Safety
-    /// The address is that of a tensor map.
+    /// `self` is the address of a tensor map.
     #[inline(always)]
     pub unsafe fn prefetch(self) {
-        // SAFETY: the caller promises that the address is that of a tensor map.
+        // SAFETY: the caller ensures that `self` is the address of a tensor map.
         unsafe { hopper::tensor_map_prefetch(self.address) }
     }
 
-    /// Starts a copy of the box at coordinates `origin` to address `to` in shared memory. `barrier` counts
-    /// the copied bytes. Elements outside the tensor become zero.
+    /// Starts a copy of the box at coordinates `origin` of the tensor to address `to` in shared memory.
+    /// `barrier` counts the copied bytes. Elements outside the tensor become zero in shared memory.
     ///
     /// # Safety
-    /// - The address is that of a tensor map of four dimensions.
+    /// - `self` is the address of a tensor map of four dimensions.
     /// - The bytes of the box at `to` lie in the block's shared memory, aligned as the map's swizzle
-    ///   requires. No other thread uses them during the copy.
-    /// - `barrier` expects these bytes.
-    /// - One thread makes the call.
+    ///   requires. No other thread uses these bytes during the copy.
+    /// - `barrier` expects the number of bytes of the box.
+    /// - Only one thread makes the call.
     #[inline(always)]
     pub unsafe fn copy(self, to: u32, origin: [u32; 4], barrier: Barrier) {
-        // SAFETY: the caller promises a map of four dimensions and the bytes of the box at `to`.
+        // SAFETY: the caller ensures that the map has four dimensions and that the bytes of the box at `to`
+        // are valid.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// Starts a copy of a box at `from` in shared memory to coordinates `origin`. Elements outside the tensor
-    /// are not written. The thread must call [`close_stores`] and [`wait_for_stores`] before the box is
-    /// overwritten and before the thread returns.
+    /// Starts a copy of a box at `from` in shared memory to coordinates `origin` of the tensor. Elements
+    /// outside the tensor are not written. The thread must call [`close_stores`] and [`wait_for_stores`]
+    /// before the box is overwritten and before the thread returns.
     ///
     /// # Safety
-    /// The address is that of a tensor map of four dimensions. The box is at `from`, swizzled as the map
-    /// says, and [`publish_shared`](super::publish_shared) made it visible. No other thread accesses that
-    /// part of the tensor.
+    /// `self` is the address of a tensor map of four dimensions. The box at `from` has the swizzle of the
+    /// map, and [`publish_shared`](super::publish_shared) made it visible. No other thread accesses the
+    /// elements of the tensor that the box overwrites.
     #[inline(always)]
     pub unsafe fn store(self, from: u32, origin: [u32; 4]) {
-        // SAFETY: the caller promises a map of four dimensions and a complete box at `from`.
+        // SAFETY: the caller ensures that the map has four dimensions and that the box at `from` is complete.
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
 }
 
-/// Commits the stores that the thread has started since the last call as one bulk group.
+/// Commits the TMA stores that the thread has started since its last call of this function as one bulk group.
 #[inline(always)]
 pub fn close_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_commit() }
 }
 
-/// Waits until the committed stores of the thread have read their data from shared memory.
+/// Waits until the committed TMA stores of the thread have read their data from shared memory.
 #[inline(always)]
 pub fn wait_for_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.

@@ -1,12 +1,12 @@
 //! Asynchronous warpgroup matrix multiplication (`wgmma`): 64 rows, f16 or bf16 operands, f32 accumulators in
 //! registers.
 //!
-//! Layout of the result, 64 rows: thread `t` of the warpgroup has row `16 * (t / 32) + t % 32 / 4` and the
-//! row 8 below it. Register `4 * j + 2 * r + c` is in the first (`r = 0`) or second row (`r = 1`) of the
-//! thread. Its column is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows: row `16 * (t / 32) + t % 32
+//! / 4` and the row 8 below it. Its register `4 * j + 2 * r + c` is in the first (`r = 0`) or second (`r =
+//! 1`) of these rows. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
 //!
-//! Eight consecutive registers, rounded and packed in pairs, form the operand `a` for 16 columns of a
-//! following product. No data is exchanged between threads.
+//! Eight consecutive registers, rounded to 16 bits and packed in pairs, are the operand `a` (16 columns) of a
+//! following multiplication. The threads therefore exchange no data between the two multiplications.
 use crate::arch::wgmma as arch;
 use crate::numeric::elem::Elem;
 
@@ -26,14 +26,14 @@ impl Operand for half::f16 {
     const BF16: bool = false;
 }
 
-/// A shared memory descriptor of an operand: rows of 128 bytes with TMA's 128-byte swizzle. Groups of eight
-/// rows start at multiples of 1024 bytes.
+/// A shared memory descriptor of a `wgmma` operand. The operand has rows of 128 bytes with TMA's 128-byte
+/// swizzle. Groups of eight rows start at multiples of 1024 bytes.
 #[derive(Clone, Copy)]
 pub struct Descriptor(u64);
 
 impl Descriptor {
-    /// Returns the descriptor of the operand at `address`. If the columns of the operand are contiguous, its
-    /// next 64 columns start `leap` bytes later.
+    /// Returns the descriptor of the operand at `address`. If the operand is contiguous along its columns
+    /// (N), each further group of 64 columns starts `leap` bytes after the previous group.
     #[inline(always)]
     pub fn swizzled_128(address: u32, leap: u32) -> Self {
         let low = (address & 0x3ffff) >> 4 | leap >> 4 << 16;
@@ -48,59 +48,60 @@ impl Descriptor {
     }
 }
 
-/// Starts `d = a * b`, or `d += a * b` if `add`, for 16 columns of `a` and 16 rows of `b`. Both operands are
-/// contiguous along this dimension of 16.
+/// Starts `d += a * b` if `add`, otherwise `d = a * b`. `a` has 16 columns and `b` has 16 rows (K = 16). Both
+/// operands are contiguous along K.
 ///
 /// # Safety
-/// The whole warpgroup calls it. The operands are complete in shared memory. `d` is not read before [`wait`]
-/// and [`settle`].
+/// The whole warpgroup calls this function. The operands are complete in shared memory. `d` is not read
+/// before [`wait`] and [`settle`].
 #[inline(always)]
 pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b: Descriptor, add: bool) {
     // SAFETY: the caller promises the whole warpgroup and complete operands.
     unsafe { d.mma_shared(T::BF16, add, a.0, b.0) }
 }
 
-/// Starts `d += a * b`, with `a` from registers. The columns of `b` are contiguous.
+/// Starts `d += a * b`, with `a` from registers. `b` (K x N) is in shared memory and contiguous along N.
 ///
 /// # Safety
-/// As for [`mma_shared`].
+/// The requirements of [`mma_shared`] apply.
 #[inline(always)]
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
-    // SAFETY: the caller promises the whole warpgroup and a complete operand `b`.
+    // SAFETY: the caller ensures that the whole warpgroup makes the call and that operand `b` is complete.
     unsafe { d.mma_registers(T::BF16, a, b.0) }
 }
 
-/// Orders earlier register writes before the products that start after this call (`wgmma.fence`).
+/// Orders earlier register writes before the multiplications that start after this call (`wgmma.fence`).
 ///
 /// # Safety
-/// The whole warpgroup calls it.
+/// The whole warpgroup calls this function.
 #[inline(always)]
 pub unsafe fn fence() {
     // SAFETY: the caller promises that the whole warpgroup is here.
     unsafe { arch::wgmma_fence() }
 }
 
-/// Commits the products started since the last call as one group.
+/// Commits all multiplications that started since the last call of this function as one group.
 ///
 /// # Safety
-/// The whole warpgroup calls it.
+/// The whole warpgroup calls this function.
 #[inline(always)]
 pub unsafe fn commit() {
     // SAFETY: the caller promises that the whole warpgroup is here.
     unsafe { arch::wgmma_commit() }
 }
 
-/// Waits until at most `PENDING` committed groups are unfinished.
+/// Waits until at most `PENDING` committed groups of multiplications are unfinished.
 ///
 /// # Safety
-/// The whole warpgroup calls it.
+/// The whole warpgroup calls this function.
 #[inline(always)]
 pub unsafe fn wait<const PENDING: u32>() {
     // SAFETY: the caller promises that the whole warpgroup is here.
     unsafe { arch::wgmma_wait::<PENDING>() }
 }
 
-/// Marks `d` as changed by the products, so that the compiler reads it only after the preceding [`wait`].
+/// An optimization barrier: the compiler reads the accumulators `d` only after the preceding [`wait`].
+/// Without it, the compiler could read them while asynchronous multiplications still write them.
 #[inline(always)]
 pub fn settle<D: Accumulator>(d: &mut D) {
     arch::settle(d.as_mut());

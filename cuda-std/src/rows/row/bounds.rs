@@ -1,5 +1,5 @@
-//! Row accesses for kernels that treat some columns differently: a value for columns past the end, and single
-//! columns.
+//! Row accesses for kernels that treat some columns differently from others: loads with a given value for
+//! columns past the end, and accesses to single columns.
 use crate::numeric::elem::Elem;
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Load, Store};
@@ -7,7 +7,8 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Loads the thread's pack of `tile`. Elements past the end of the row have the value `beyond`.
+    /// Loads the thread's pack (16-byte vector) of `tile`. Elements past the end of the row get the value
+    /// `beyond`.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
@@ -25,7 +26,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// Loads the element of `column` as f32, from any thread of the team. Returns `None` past the end.
+    /// Loads the element of `column` as f32. Any thread of the team may load any column. Returns `None` if
+    /// `column` is past the end.
     #[inline(always)]
     pub fn get(&self, column: u32, hint: Load) -> Option<f32> {
         if column >= self.columns.cols {
@@ -55,8 +57,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         column < self.columns.cols && column / len % self.columns.size == self.columns.rank
     }
 
-    /// Stores `value`, rounded once, as the element of `column` if the thread has this column. It overwrites
-    /// the element that the thread stored with its pack.
+    /// Stores `value`, rounded once, as the element of `column`. Only the thread whose packs contain this
+    /// column stores it. This overwrites the element that the thread stored before as part of a pack.
     #[inline(always)]
     pub fn set(&self, column: u32, value: f32, hint: Store) {
         if !self.owns(column) {

@@ -1,5 +1,5 @@
-//! Row accesses for kernels that accumulate rows in f32. The f32 values use the columns of another operand's
-//! packs.
+//! Row accesses for kernels that accumulate rows in f32. For the f32 rows, each thread has the same columns
+//! as for another operand, whose packs may have eight 16-bit elements.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -8,8 +8,9 @@ use crate::simt::warp;
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Replaces the values of `lanes` past the end by zeros. `lanes` were computed from the thread's pack of
-    /// `tile`. Needed if the computation maps zero to another value.
+    /// Replaces the values of columns past the end of the row by zeros. `lanes` are values that a kernel
+    /// computed from the thread's pack of `tile`. Call this function if the computation maps zero to another
+    /// value.
     #[inline(always)]
     pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
@@ -23,8 +24,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
-    /// Stores f32 values in the thread's columns of `tile`, for tiles of another operand whose packs have
-    /// `L::LEN` elements. [`Row::lanes`] reads the same columns. Columns past the end are not written.
+    /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread here, as
+    /// in the row of another operand. [`Row::lanes`] reads the same columns. Columns past the end are not
+    /// written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
@@ -53,10 +55,12 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         }
     }
 
-    /// As [`RowMut::store_lanes`], for teams of whole warps. Every thread of the warp must call it.
+    /// As [`RowMut::store_lanes`], for teams of whole warps. Every thread of the warp must call this
+    /// function.
     ///
-    /// With vectors of eight values, neighbouring threads first exchange halves. Each store of the pair then
-    /// fills whole sectors of 32 bytes. L2 takes as long for half a sector as for a whole one.
+    /// A vector of eight f32 values takes two stores of 16 bytes. Two neighbouring threads first exchange
+    /// halves of their vectors, so that each of their stores fills a whole L2 sector (32 bytes). L2 takes as
+    /// long for half a sector as for a whole one.
     #[inline(always)]
     pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
@@ -70,14 +74,14 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // The pair first stores the columns of its even thread, then those of its odd thread, which follow
-        // directly.
+        // The first store of the two threads writes the columns of the even thread. The second store writes
+        // the columns of the odd thread, which follow directly.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
-                // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. No other
-                // thread writes this half of them.
+                // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. This thread
+                // writes one half of them, and no other thread writes this half.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };

@@ -1,8 +1,8 @@
 //! The index of a team's row in a tensor.
 use crate::rows::team::Team;
 
-/// The index of a team's row in [`Rows`](super::Rows). A kernel computes it once and uses it for all operands
-/// of the launch.
+/// The index of a row in [`Rows`](super::Rows). A kernel computes the index of its team's row once and uses
+/// it for all operands of the launch.
 #[derive(Clone, Copy)]
 pub struct RowIndex {
     pub(super) within: i64,
@@ -20,8 +20,8 @@ impl RowIndex {
         self.exists
     }
 
-    /// Returns the row of `team` in operands of `count` rows in groups of `inner` (0: one group). The row
-    /// exists if `team.row` is below `count`.
+    /// Returns the index of the row of `team`. The operands have `count` rows in groups of `inner` rows (0:
+    /// one group). The row exists if `team.row` is below `count`.
     #[inline(always)]
     pub fn of(team: Team, count: u64, inner: u32) -> Self {
         let (row, exists) = (team.row, team.row < count);
@@ -31,8 +31,8 @@ impl RowIndex {
         Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 
-    /// As [`RowIndex::of`], for fewer than 2^30 rows. The row index times the element size then fits in 32
-    /// bits, which halves the arithmetic.
+    /// As [`RowIndex::of`], for fewer than 2^30 rows. The product of row index and element size then fits in
+    /// 32 bits, so the address takes half as many instructions.
     #[inline(always)]
     pub fn narrow(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;

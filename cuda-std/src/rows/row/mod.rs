@@ -1,7 +1,7 @@
-//! Rows of a tensor, which a [`Team`] reads and writes in tiles.
+//! Rows of a tensor, which a [`Team`] (the threads that share a row) reads and writes in tiles.
 //!
-//! A tile is one [`Pack`] (16 bytes of elements) for each thread of the team: `size * LEN` columns. Only
-//! `VECTOR` decides which columns of a tile a thread has:
+//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team: `size *
+//! LEN` columns. The constant `VECTOR` decides which columns of a tile a thread has:
 //!
 //! - `true`: `LEN` contiguous columns, read in one 16-byte access. The base and the strides must be aligned
 //!   to 16 bytes, and the number of columns must be divisible by `LEN`. The host checks this with
@@ -9,8 +9,9 @@
 //! - `false`: `LEN` columns that are `size` apart, one access per element. A warp's accesses are still
 //!   coalesced. Any number of columns and any address are allowed.
 //!
-//! Both mappings visit each column once. One kernel source therefore serves both, if it treats all columns
-//! alike. Columns past the end read as zero and are not written.
+//! In both cases, the threads together access each column of a tile once. A kernel that treats all columns
+//! alike therefore needs only one source for both cases. Columns past the end read as zero and are not
+//! written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};
@@ -22,11 +23,11 @@ mod f32_vec;
 mod index;
 pub use index::RowIndex;
 
-/// Base and strides of an operand's rows: a kernel argument.
+/// The address and the strides of the rows of an operand, as a kernel argument.
 ///
-/// Row `r` starts `r / inner * outer_stride + r % inner * inner_stride` elements after the base. `inner` is
-/// the same for all operands of a launch. If `inner` is 0, row `r` starts `r * inner_stride` elements after
-/// the base.
+/// Rows are in groups of `inner` rows. Row `r` starts `r / inner * outer_stride + r % inner * inner_stride`
+/// elements after `base`. If `inner` is 0, row `r` starts `r * inner_stride` elements after `base`. `inner`
+/// is the same for all operands of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
@@ -39,7 +40,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns a single row that serves every row of the other operands (a weight).
+    /// Returns an operand with a single row, such as a weight. A kernel uses this row with every row of its
+    /// other operands.
     #[inline(always)]
     pub fn single(base: *const u8) -> Self {
         Self { base: base.cast_mut(), inner_stride: 0, outer_stride: 0 }
@@ -50,12 +52,13 @@ impl Rows {
         self.is_aligned(cols, element, 16)
     }
 
-    /// Whether rows of `cols` elements of `element` bytes start and end at an L2 line boundary.
+    /// Whether all rows start and end at a boundary of an L2 cache line. Rows have `cols` elements of
+    /// `element` bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Whether rows of `cols` elements of `element` bytes start and end at multiples of `bytes`.
+    /// Whether all rows start and end at a multiple of `bytes`. Rows have `cols` elements of `element` bytes.
     pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
         let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
         (self.base as usize).is_multiple_of(bytes)
@@ -64,14 +67,14 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// Whether both strides fit in 32 bits. [`RowIndex::narrow`] then finds a row with one 32-bit
-    /// multiplication per stride.
+    /// Whether both strides fit in 32 bits. A kernel can then use [`RowIndex::narrow`], which needs only one
+    /// 32-bit multiplication per stride for the address of a row.
     pub fn is_near(&self) -> bool {
         [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
     }
 
-    /// Returns the start of the row `at`, made by [`RowIndex::narrow`]. The rows must satisfy
-    /// [`Rows::is_near`].
+    /// Returns the address of the row with index `at`, which [`RowIndex::narrow`] computed. The rows must
+    /// satisfy [`Rows::is_near`].
     #[inline(always)]
     pub(crate) fn start_near<T>(&self, at: RowIndex) -> *mut T {
         let bytes = |row: i64, stride: i64| {
@@ -93,7 +96,7 @@ impl Rows {
 struct Columns<const VECTOR: bool> {
     rank: u32,
     size: u32,
-    /// Columns in the row, or 0 if the team has no row.
+    /// Number of columns in the row, or 0 if there is no row for the team.
     cols: u32,
 }
 
@@ -107,8 +110,8 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn base(&self, len: u32) -> u32 {
         if VECTOR { self.rank * len } else { self.rank }
     }
-    /// Returns the distance from the thread's first column to its first column of `tile`. The distance is the
-    /// same for all threads, so it needs no register per thread.
+    /// Returns the distance from the thread's first column of the row to its first column of `tile`. The
+    /// distance is the same for all threads, so it takes no register per thread.
     #[inline(always)]
     fn offset(&self, tile: u32, len: u32) -> u32 {
         tile * self.size * len
@@ -141,7 +144,7 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has `cols` readable elements. If `VECTOR`, the rows satisfy
-    /// `Rows::is_vector`.
+    /// [`Rows::is_vector`].
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
@@ -165,13 +168,14 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return Pack::ZERO;
         }
         let at = self.first().wrapping_add(offset as usize);
-        // SAFETY: the caller of `of` promised a row that whole packs fill. `has` checked that this pack
-        // starts inside it.
+        // SAFETY: the caller of `of` ensured that the row is readable and consists of whole packs. `has`
+        // checked that this pack starts inside the row.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Resets the L2 lines that start in the thread's pack of `tile` to the default eviction policy. See
-    /// [`L2Policy`](crate::simt::l2::L2Policy).
+    /// Resets the eviction policy of L2 cache lines to the default (see
+    /// [`L2Policy`](crate::simt::l2::L2Policy)). The lines are those that start in the thread's pack of
+    /// `tile`.
     ///
     /// # Safety
     /// Rows start and end at an L2 line boundary.
@@ -181,13 +185,17 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
-            // SAFETY: the caller promises rows of whole lines, so the line lies inside the row.
+            // SAFETY: the caller ensures that rows consist of whole cache lines, so the line lies inside the
+            // row.
             unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
 
-    /// Loads the thread's columns of `tile` as f32, for tiles of another operand whose packs have `L::LEN`
-    /// elements. An example is an f32 weight used with a bf16 input. Columns past the end read as zero.
+    /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread here, as in the
+    /// row of another operand. Columns past the end read as zero.
+    ///
+    /// For example, a thread loads eight columns of an f32 weight, because its pack (16-byte vector) of a
+    /// bf16 input has eight elements.
     #[inline(always)]
     pub fn lanes<L: F32Vec>(&self, tile: u32, hint: Load) -> L {
         if !VECTOR {
@@ -202,16 +210,16 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
-                // SAFETY: as in `load`. `L::LEN` is a multiple of the pack's length, so every pack lies
-                // inside the row.
+                // SAFETY: as in `load`. `L::LEN` is a multiple of `Pack::<T>::LEN`, so every pack lies inside
+                // the row.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
         })
     }
 
-    /// Loads the bits of the thread's column `i` of `tile`, for packs of `len` elements. Columns past the end
-    /// read as zero.
+    /// Loads the bits of column `i` of the thread's columns of `tile`. A tile has `len` columns per thread. A
+    /// column past the end reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -220,8 +228,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
         let at =
             self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
-        // SAFETY: `has` checked that the column lies inside the row, which the caller of `of` promised to be
-        // readable.
+        // SAFETY: `has` checked that the column lies inside the row. The caller of `of` ensured that the row
+        // is readable.
         unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         }
@@ -239,13 +247,13 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
     /// Returns row `at` of `rows`. See [`Row::of`].
     ///
     /// # Safety
-    /// As for [`Row::of`]. The rows are writable, and no other team has the same row.
+    /// The requirements of [`Row::of`] apply. The rows are writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
-    /// Stores the thread's pack of `tile`. Columns past the end are not written.
+    /// Stores the thread's pack (16-byte vector) of `tile`. Columns past the end are not written.
     #[inline(always)]
     pub fn store(&self, tile: u32, pack: Pack<T>, hint: Store) {
         let (columns, len) = (&self.columns, Pack::<T>::LEN);
@@ -253,8 +261,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         let offset = columns.offset(tile, len);
         if VECTOR {
             if columns.has(offset, len) {
-                // SAFETY: the caller of `of` promised a row that whole packs fill. This pack starts inside
-                // it, and no other thread has it.
+                // SAFETY: the caller of `of` ensured that the row is writable and consists of whole packs.
+                // This pack starts inside the row, and no other thread has it.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;

@@ -3,13 +3,14 @@
 use crate::rows::row::Rows;
 
 /// How threads read and write the columns of a row, and where the row stays between two passes over it. The
-/// results do not depend on it.
+/// choice does not change the results.
 ///
-/// Kernels call [`is_whole`] and the other functions of this module, which compare `CODE`. Constants of type
-/// `bool` in the trait would be easier to read. But rustc resolves branches on them before LLVM sees them,
-/// which changes the instructions and register counts of kernels.
+/// Kernels call functions of this module, such as [`is_whole`], which compare `CODE`. Constants of type
+/// `bool` in the trait would be easier to read. However, rustc resolves branches on such constants before
+/// LLVM processes them. This changes the instructions and register counts of kernels.
 pub trait Access: Copy + 'static {
-    /// The code of the type, which the functions of this module decode.
+    /// A number that identifies the implementing type and its constant `N`. The functions of this module
+    /// decode it.
     #[doc(hidden)]
     const CODE: u32;
 }
@@ -18,7 +19,8 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// The number of tiles per warp is added to this code and to the next two.
+/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and [`BLOCK_REGISTERS`] each start a range of codes. The
+/// code of a type is this start plus the number of tiles that each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
@@ -35,8 +37,8 @@ pub const fn is_vector<A: Access>() -> bool {
     A::CODE != SCALAR
 }
 
-/// Whether the type is [`Scalar`] or [`Vectorized`]. These types allow rows that do not consist of whole
-/// tiles.
+/// Whether the type is [`Scalar`] or [`Vectorized`]. With these types, the length of a row need not be a
+/// multiple of a tile.
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
@@ -44,8 +46,8 @@ pub const fn is_any_length<A: Access>() -> bool {
 
 /// Whether the row consists of whole tiles, so that threads need no bounds checks.
 ///
-/// The row then satisfies `Rows::is_vector` and [`Rows::is_near`]. It has at least four tiles, and its
-/// columns are divisible by [`TILE`](super::TILE). The tensor has fewer than 2^30 rows.
+/// The host ensures that the row then satisfies `Rows::is_vector` and [`Rows::is_near`]. It has at least four
+/// tiles of [`TILE`](super::TILE) columns. The tensor has fewer than 2^30 rows.
 #[inline(always)]
 pub const fn is_whole<A: Access>() -> bool {
     A::CODE >= WHOLE_TILES
@@ -57,21 +59,21 @@ pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
 }
 
-/// Whether the four warps of a block share a row. Each warp then has every fourth tile. Otherwise each warp
-/// has its own row.
+/// Whether the four warps of a block share a row, so that each warp has every fourth tile. Otherwise each
+/// warp has its own row.
 #[inline(always)]
 pub const fn is_block_shared<A: Access>() -> bool {
     matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
 }
 
-/// Number of tiles of the row that each of its warps keeps in registers, or 0.
+/// Number of tiles that each warp of a row keeps in registers, or 0 if the row does not stay in registers.
 #[inline(always)]
 pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Whether the type is [`BlockRegisters`]. The launch then allocates no shared memory for the row, so a
-/// reduction cannot read the row there.
+/// Whether the type is [`BlockRegisters`]. The row is then not in shared memory, so a reduction must not read
+/// it there.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
@@ -93,7 +95,8 @@ pub struct Scalar;
 #[derive(Clone, Copy)]
 pub struct Vectorized;
 
-/// Four elements per access, for rows of whole tiles. The row is staged in shared memory between the passes.
+/// Reads four elements per access, for rows of whole tiles. The row is staged in shared memory between the
+/// passes.
 #[derive(Clone, Copy)]
 pub struct WholeTiles;
 
@@ -101,13 +104,13 @@ pub struct WholeTiles;
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 
-/// Four elements per access, for rows of exactly `N` tiles. A warp keeps the row in registers between the
-/// passes. No shared memory is used.
+/// Reads four elements per access, for rows of exactly `N` tiles. A warp keeps the row in registers between
+/// the passes. No shared memory is used.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
-/// Four elements per access, for rows of exactly `4 * N` tiles. The four warps of a block keep the row in
-/// registers. Shared memory holds only the reduction scratch.
+/// Reads four elements per access, for rows of exactly `4 * N` tiles. The four warps of a block keep the row
+/// in registers. Shared memory contains only the partial results of reductions.
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 
@@ -143,7 +146,7 @@ impl<const N: usize> Access for BlockRegistersStaged<N> {
     const CODE: u32 = BLOCK_REGISTERS_STAGED + in_registers(N);
 }
 
-/// Maximum number of vec4s of a row that a thread keeps in registers.
+/// Maximum number of vec4s (four elements each) of a row that a thread keeps in registers.
 pub const MAX_IN_REGISTERS: usize = 12;
 
 /// Returns `tiles`. A value outside 1 to [`MAX_IN_REGISTERS`] does not compile.

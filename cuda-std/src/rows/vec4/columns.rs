@@ -16,21 +16,22 @@ pub struct Vec4Columns {
 }
 
 impl Vec4Columns {
-    /// Returns the calling thread's columns of its warp's row of `cols` columns. If the row does not exist,
-    /// there are no columns.
+    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per warp. If the row
+    /// does not exist, the thread has no columns.
     #[inline(always)]
     pub fn of_warp(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
     }
 
-    /// Returns the calling thread's columns of its block's row of `cols` columns. In a block of `n` warps,
-    /// warp `w` has the tiles `w`, `w + n`, `w + 2 n`, and so on.
+    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per block. In a block
+    /// of `n` warps, warp `w` has the tiles `w`, `w + n`, `w + 2 n`, and so on.
     #[inline(always)]
     pub fn of_block(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * thread::index()[0], cols: if at.exists() { cols } else { 0 } }
     }
 
-    /// Returns the vec4 at `column` of a row of `cols` columns, as tile 0 of a thread that has no other tile.
+    /// Returns columns for a thread that accesses only one vec4 (four elements) of a row of `cols` columns.
+    /// The vec4 starts at `column`, and the thread accesses it as tile 0.
     #[inline(always)]
     pub fn of_one(column: u32, cols: u32) -> Self {
         Self { own: column, cols }
@@ -42,7 +43,7 @@ impl Vec4Columns {
         self.own + tile * TILE
     }
 
-    /// Address of the thread's vec4 of `tile` in the row that starts at `start`.
+    /// Address of the thread's vec4 (four elements) of `tile` in the row that starts at `start`.
     #[inline(always)]
     pub(super) fn place<T>(&self, start: *const T, tile: u32) -> *const T {
         start.wrapping_add(self.own as usize).wrapping_add((tile * TILE) as usize)
@@ -54,8 +55,8 @@ impl Vec4Columns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Whether the row has a column of the thread's vec4. Always true for rows of whole tiles, which kernels
-    /// never read past the end.
+    /// Whether the row has at least one column of the thread's vec4 of `tile`. Always true for rows of whole
+    /// tiles, because kernels never access a tile past the end of such rows.
     #[inline(always)]
     pub fn has<A: Access>(&self, tile: u32) -> bool {
         is_whole::<A>() || self.first(tile) < self.cols
@@ -63,7 +64,8 @@ impl Vec4Columns {
 }
 
 impl Rows {
-    /// Whether rows of `cols` elements of `element` bytes allow accesses of four elements.
+    /// Whether all rows are aligned for accesses of four elements. Rows have `cols` elements of `element`
+    /// bytes.
     pub fn is_vec4s(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, LEN as usize * element)
     }

@@ -1,4 +1,5 @@
-//! Rows of vec4s: for reading, for writing, and with an element type chosen at run time.
+//! Rows that threads access as vec4s (four elements): for reading, for writing, and with an element type that
+//! is chosen at run time.
 use core::marker::PhantomData;
 
 use super::access::{Access, is_scalar, is_vector, is_whole};
@@ -27,7 +28,7 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`. The rows satisfy
-    /// the conditions of `A`.
+    /// the conditions of the access type `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
@@ -45,13 +46,13 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// Copies the row to shared memory. Call [`SharedRow::wait`] before reading it. `packs` says whether the
-    /// row satisfies `Rows::is_vector`.
+    /// Copies the row to shared memory. Call [`SharedRow::wait`] before you read `staged`. `packs` says
+    /// whether the row satisfies `Rows::is_vector`, so that it can be copied in 16-byte units.
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
-            // SAFETY: the caller of `of` promised a readable row. `A` or `packs` says that it is aligned to
-            // 16 bytes.
+            // SAFETY: the caller of `of` ensured that the row is readable. The type `A` or the flag `packs`
+            // says that it is aligned to 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -72,8 +73,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: `has` or `count` keeps the columns inside the row. If one access reads four elements, whole
-        // vec4s fill the row.
+        // SAFETY: `has` or `count` keeps the columns inside the row. If one access reads four elements, the
+        // row consists of whole vec4s.
         let words = unsafe {
             if is_scalar::<A>() {
                 let count = self.columns.count(tile);
@@ -92,10 +93,10 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     }
 }
 
-/// Loads the vec4 at `at` in one access.
+/// Loads the vec4 (four elements) at address `at` in one access.
 ///
 /// # Safety
-/// As for [`mem::load_u32x4`].
+/// The requirements of [`mem::load_u32x4`] apply.
 #[inline(always)]
 unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
     // SAFETY: the caller passes a readable address, aligned to the size of a vec4.
@@ -137,20 +138,21 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     /// Returns row `at` of `rows`. See [`Vec4Row::of`].
     ///
     /// # Safety
-    /// As for [`Vec4Row::of`]. The rows are writable, and no other team has the same row.
+    /// The requirements of [`Vec4Row::of`] apply. The rows are writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// Loads the vec4 of `tile` that the thread stored before, with zeros past the end.
+    /// Loads the vec4 (four elements) of `tile` that this thread stored before. Columns past the end read as
+    /// zero.
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Vec4<T> {
         let Self { start, columns, access } = *self;
         Vec4Row::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
     }
 
-    /// Stores the thread's vec4 of `tile`. Columns past the end are not written.
+    /// Stores the thread's vec4 (four elements) of `tile`. Columns past the end are not written.
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         if !self.columns.has::<A>(tile) {
@@ -159,7 +161,7 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
         // SAFETY: `has` and `count` keep the columns inside the row, and no other thread has them. If one
-        // access writes four elements, whole vec4s fill the row.
+        // access writes four elements, the row consists of whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -181,7 +183,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     }
 }
 
-/// A row with elements of type `T` or f32, chosen at run time: a weight, a modulation or a table.
+/// A row with elements of type `T` or f32, chosen at run time. It is a row of a weight, a modulation or a
+/// table.
 #[derive(Clone, Copy)]
 pub struct MixedRow<T, A> {
     start: *const u8,
@@ -195,14 +198,14 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
     /// Returns row `at` of `rows`. Its elements are f32 if `single`, otherwise `T`.
     ///
     /// # Safety
-    /// As for [`Vec4Row::of`], with the element type that `single` selects.
+    /// The requirements of [`Vec4Row::of`] apply, with the element type that `single` selects.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };
         Self { start, single, columns, element: PhantomData, access: PhantomData }
     }
 
-    /// Loads the thread's vec4 of `tile` as f32, with zeros past the end.
+    /// Loads the thread's vec4 (four elements) of `tile` as f32. Columns past the end read as zero.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, access, .. } = *self;

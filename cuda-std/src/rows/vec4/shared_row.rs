@@ -17,15 +17,15 @@ struct Chunk16([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row staged in shared memory, one per warp or one for the whole block. Its layout is that of global
-/// memory. After [`SharedRow::wait`], each thread accesses only its own vec4s, so passes over them need no
-/// barrier.
+/// A row staged in shared memory, one per warp or one per block. Its elements have the same order as in
+/// global memory. After [`SharedRow::wait`], each thread accesses only its own vec4s, so several passes over
+/// the row need no barrier.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
     /// Index of the thread among the threads that share the row.
     rank: u32,
-    /// Number of threads that share the row: a warp or a block.
+    /// Number of threads that share the row: all threads of a warp or of a block.
     size: u32,
     element: PhantomData<T>,
 }
@@ -43,18 +43,20 @@ impl<T: Elem> SharedRow<T> {
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
 
-    /// Allocates `tiles` tiles of `memory` for the block, whose warps share one row.
+    /// Allocates a row of `tiles` tiles in `memory`, which all warps of the block share.
     #[inline(always)]
     pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
         let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
         Self { row: memory.take(tiles * TILE / Self::PER_LINE), rank, size, element: PhantomData }
     }
 
-    /// Starts to copy `cols` elements to the row. Call [`SharedRow::wait`] before reading them.
+    /// Starts to copy `cols` elements from global memory to the row. Call [`SharedRow::wait`] before you read
+    /// the row.
     ///
     /// # Safety
-    /// `from` points to `cols` readable elements, which nothing writes during the copy. `from` is aligned to
-    /// 16 bytes, and the `cols` elements are a multiple of 16 bytes. The row has room for `cols` elements.
+    /// `from` points to `cols` readable elements, which no thread writes during the copy. `from` is aligned
+    /// to 16 bytes, and the size of the `cols` elements is a multiple of 16 bytes. The row has room for
+    /// `cols` elements.
     #[inline(always)]
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = self.rank * Self::PER_LINE;
@@ -66,7 +68,8 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Waits until all threads of the row see the copies of all of them.
+    /// Waits until the copies of all threads of the row have arrived and are visible to each of these
+    /// threads.
     #[inline(always)]
     pub fn wait(&self) {
         copy::wait();
@@ -76,7 +79,7 @@ impl<T: Elem> SharedRow<T> {
     /// Loads element `at` of the row. Call [`SharedRow::wait`] first.
     #[inline(always)]
     pub fn element(&self, at: u32) -> T {
-        // SAFETY: `take` allocated the element. The caller waited for the copies of other threads.
+        // SAFETY: `take` allocated the element. The caller has waited for the copies of other threads.
         unsafe {
             if size_of::<T>() == 2 {
                 T::from_bits(u32::from(self.row.cast::<u16>().get(at)))
@@ -86,8 +89,8 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Returns the thread's vec4s. The vec4s of consecutive tiles are `warp::SIZE` apart, so the address
-    /// offset of a tile is a constant.
+    /// Returns the part of the row that starts at the thread's first vec4. The thread's vec4 of tile `n` is
+    /// element `n * warp::SIZE` of this part, so the address offset of a tile is a constant.
     #[inline(always)]
     fn thread_part<Q: Copy>(&self) -> Shared<Q> {
         let vec4s = self.row.cast::<Q>();
@@ -112,7 +115,7 @@ impl<T: Elem> SharedRow<T> {
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;
-        // SAFETY: as in `put`. The caller waited for the copies of other threads.
+        // SAFETY: as in `put`. The caller has waited for the copies of other threads.
         let words = unsafe {
             if size_of::<T>() == 2 {
                 let Half([a, b]) = self.thread_part::<Half>().get(at);

@@ -7,7 +7,7 @@ use crate::numeric::elem::{Elem, F32Vec};
 /// Elements in a vec4.
 pub const LEN: u32 = 4;
 
-/// Four elements, kept in registers as loaded: two words for a 16-bit type, four words for f32.
+/// Four elements, kept in registers as loaded. They take two 32-bit words for a 16-bit type and four for f32.
 #[derive(Clone, Copy)]
 pub struct Vec4<T> {
     pub(crate) words: [u32; 4],
@@ -63,8 +63,8 @@ impl<T: Elem> Vec4<T> {
         Vec4 { words: self.words, element: PhantomData }
     }
 
-    /// Returns the same vec4, through an optimization barrier that makes the compiler unpack its elements
-    /// again. See [`Pack::opaque_lanes`](crate::rows::pack::Pack::opaque_lanes).
+    /// Returns the same vec4, through an optimization barrier. Each later use then unpacks the elements
+    /// again, which saves registers. See [`Pack::opaque_lanes`](crate::rows::pack::Pack::opaque_lanes).
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
