@@ -1,4 +1,4 @@
-//! One op, one file: checks of its arguments, its launch configurations, its launch.
+//! The ops, one file per op. A file checks the arguments, chooses a launch configuration and launches kernels.
 // Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 mod activation;
 mod activation_backward;
