@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 use entry_points::{SLOTS, hidden};
 use libloading::Library;
 
-/// `CUresult` as an integer. A Rust enum would be undefined behaviour for a code that a newer driver adds.
+/// `CUresult` as an integer. With a Rust enum, a code that a newer driver adds would be undefined behaviour.
 type CuResult = c_uint;
 const SUCCESS: CuResult = 0;
 const INVALID_VALUE: CuResult = 1;

@@ -5,13 +5,13 @@
 //! these queues. Only the order within each queue matters.
 //!
 //! [`Argument`] is implemented for all parameter types of the ops except `Device` and `Stream`. A binding
-//! therefore needs no code for a single op. `rope` and `qk_norm_rope` take structs such as `Rope`, which take
-//! several values each.
+//! therefore needs no separate code for each op. `rope` and `qk_norm_rope` take structs such as `Rope`, which
+//! take several values each.
 use crate::{Error, View, ViewMut};
 
 /// The role of a tensor in an op: its shape and dtype relative to the other tensors. Python gives each tensor
-/// of an operator a role in `oxiwarp/ops/_roles.py`. These are the roles of the operators that Rust
-/// implements.
+/// of an operator a role in `oxiwarp/ops/_roles.py`. This enum has the roles that occur in operators with
+/// Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.

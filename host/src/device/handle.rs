@@ -145,7 +145,7 @@ impl Device {
     }
 
     /// Returns the bytes of L2, or `None` if kernels should load with the default L2 policy on this device.
-    /// Other policies are described by [`L2Policy`](cuda_std::l2::L2Policy).
+    /// [`L2Policy`](cuda_std::l2::L2Policy) describes the other policy, `evict_last`.
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,

@@ -12,8 +12,8 @@ pub struct Attention {
     pub order: HeadsOrder,
     /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Causal mask: a query sees no key after its own position. The position of the last query is that of the
-    /// last key.
+    /// Causal mask: a query sees no key after its own position. The last query and the last key have the same
+    /// position.
     pub causal: bool,
     /// Sliding window: the maximum number of keys that a query sees before and after its own position. `None`
     /// means no limit.

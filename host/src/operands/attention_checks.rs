@@ -9,8 +9,8 @@ use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 /// Maximum columns per head.
 const MAX_DIM: i64 = 256;
 
-/// Checks the sizes of keys and values against the sizes of the queries. The two arrays have the sizes of
-/// queries and keys: batches, tokens, heads and columns.
+/// Checks the sizes of keys and values against the sizes of the queries. The two array parameters are the
+/// sizes of queries and of keys: batches, tokens, heads and columns.
 pub(crate) fn sizes(
     op: &'static str,
     inputs: &AttentionInputs,

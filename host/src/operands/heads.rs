@@ -60,8 +60,8 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and dtype that queries and keys share. `heads` is the number of heads of both, or 1 if queries
-/// and keys differ in it. In the second case, rotation tables cannot have different angles per head.
+/// The sizes and dtype that queries and keys share. `heads` is the number of heads if it is the same for
+/// both. Otherwise `heads` is 1, and rotation tables cannot have different angles per head.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,

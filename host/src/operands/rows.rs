@@ -101,7 +101,7 @@ struct Level<const N: usize> {
 }
 
 /// Merges the row dimensions of all operands into at most two, starting with the last one. Two dimensions can
-/// be merged if a view without a copy exists, and this must hold for every operand.
+/// be merged if torch's `view` could merge them without a copy, in every operand.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -143,8 +143,9 @@ fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // `merge` splits the dimensions of each operand at one position at most. It fails for all operands
-    // together only if these positions differ, therefore some pair of operands also fails.
+    // For a single operand, `merge` divides the dimensions into two groups, at one position at most. It fails
+    // for all operands together only if these positions differ. Therefore it also fails for some pair of
+    // operands.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);

@@ -169,8 +169,8 @@ impl CheckedHeads {
     }
 
     /// Returns whether the kernels that rotate all columns of a head can run. The call must rotate all
-    /// columns with angles from tables, or none. Four elements at a time must be accessible. The number of
-    /// batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
+    /// columns with angles from tables, or none. The tensors must support access to four elements at a time.
+    /// The number of batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;

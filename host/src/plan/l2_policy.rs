@@ -1,5 +1,5 @@
-//! The L2 policy of a launch. It says which inputs a kernel loads with `evict_last`, and from which block on
-//! the kernel demotes their cache lines.
+//! The L2 policy of a launch. It says which inputs a kernel loads with `evict_last`, and which blocks reset
+//! their cache lines to normal eviction priority (demote them).
 use cuda_std::l2::L2Policy;
 
 use crate::Device;
@@ -9,9 +9,9 @@ use crate::operands::rows::RowLayout;
 impl<const N: usize> RowLayout<N> {
     /// Returns the L2 policy for a launch that reads the rows of the operands `inputs` once.
     ///
-    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks demote
-    /// their cache lines after they have written their results. These blocks read half as many bytes as L2
-    /// has. A quarter or all of L2 instead of half gives the same times
+    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks reset their
+    /// cache lines to normal eviction priority after they have written their results. These blocks read half
+    /// as many bytes as L2 has. A quarter or all of L2 instead of half gives the same times
     /// (docs/internals/launch-configuration.md).
     ///
     /// Launches with thread block clusters use the default policy, because `evict_last` does not make them

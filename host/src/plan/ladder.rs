@@ -1,4 +1,4 @@
-//! Tables of launch configurations for the row ops.
+//! Tables of launch configurations for row ops such as `softmax`.
 //!
 //! A table is called a ladder, and an entry a rung: threads per row, packs per thread, rows per block. A pack
 //! is a 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.

@@ -126,7 +126,7 @@ impl Cuda {
         function.set(sys::CARVEOUT, shape.carveout.map_or(sys::CARVEOUT_BY_DRIVER, |percent| percent as i32))
     }
 
-    /// Returns the function of a kernel. The first call for a kernel loads it and sets its shared memory
+    /// Returns the `CUfunction` of a kernel. The first call for a kernel loads it and sets its shared memory
     /// limit and carveout. Later calls do not change them, so all launches of a kernel must need the same
     /// values.
     fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {

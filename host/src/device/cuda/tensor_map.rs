@@ -43,8 +43,8 @@ impl Cuda {
         let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
         let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
-        // SAFETY: the driver writes `map`. The rank is 4, so it reads 4 values of each array, but only 3
-        // strides.
+        // SAFETY: the driver writes only to `map`. Each array has 4 values, the rank of the tensor, but
+        // `strides` has 3, as the driver expects.
         let code = unsafe {
             let map = (&raw mut map).cast();
             let (interleave, fill) = (0, 0);

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::rung::Rung;
 use super::shape::Launch;
 
-/// A launch configuration that replaces the choice of an op. A field has no effect on an op whose kernels do
-/// not have this parameter.
+/// A launch configuration that replaces the one that an op chooses. A field has no effect on an op whose
+/// kernels do not have this parameter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.

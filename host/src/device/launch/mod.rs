@@ -1,5 +1,5 @@
-//! Parameters of a launch: grid and block, stream, launch configurations of row ops, and overrides of these
-//! configurations.
+//! Parameters of a launch: grid and block, stream, launch configurations of row ops such as `softmax`, and
+//! overrides of these configurations.
 mod launch_override;
 mod rung;
 mod shape;

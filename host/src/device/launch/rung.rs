@@ -1,4 +1,5 @@
-//! The type of a launch configuration (rung) of a row op. `plan/ladder.rs` selects a rung for each call.
+//! The type of a launch configuration (rung) for row ops such as `softmax`. `plan/ladder.rs` selects a rung
+//! for each call.
 use cuda_std::team::Team;
 
 /// One launch configuration of a row op.
@@ -35,7 +36,7 @@ impl Rung {
     }
 }
 
-/// The kernels of a row op. A launch configuration selects one of them for each call.
+/// The kernels of a row op such as `softmax`. A launch configuration selects one of them for each call.
 pub(crate) struct RowKernels {
     /// The kernel for any layout and length.
     pub any: &'static str,

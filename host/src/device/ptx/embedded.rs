@@ -36,8 +36,9 @@ struct Text {
     entries: BTreeMap<String, Range<usize>>,
 }
 
-/// The table that `build.rs` generates. For each architecture and op, it has the first lines of the PTX and
-/// an index into the second field. The second field has the compressed remainders of all texts.
+/// The table that `build.rs` generates. The first field has the first lines of the PTX and an index for each
+/// architecture and op. The index refers to the second field, which has the compressed remainders of all
+/// texts.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also

@@ -40,8 +40,9 @@ const LEAVE: &str = "
 /// Allows the next launch in the stream to start its blocks when all blocks of this launch have executed this
 /// instruction.
 ///
-/// The instruction comes after this kernel's own wait. All launches before this one are then done. The next
-/// kernel, e.g. one of another library, may therefore read their results, such as weights, before it waits.
+/// A kernel executes the instruction after its own wait, so all earlier launches are done. The next kernel
+/// may therefore read their results before it waits itself. For example, kernels of other libraries read
+/// weights before they wait.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 

@@ -82,8 +82,8 @@ impl RowSplit {
 }
 
 /// Returns the bytes of shared memory per block. A reduction needs two f32 per warp and two buffers. Kernels
-/// with two or three packs (16-byte vectors) per thread need eight f32 per warp. LayerNorm also keeps the sums
-/// for the bias in shared memory. If several rows share a block, their sums are added there too.
+/// with two or three packs (16-byte vectors) per thread need eight f32 per warp. LayerNorm also keeps the
+/// sums for the bias in shared memory. If several rows share a block, their sums are added there too.
 fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims) -> u32 {
     let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
     if matches!(form, RowKernel::Rows2 | RowKernel::Registers3) {
@@ -120,8 +120,8 @@ impl Dims {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// Returns the kernel and the threads per row for LayerNorm, if all threads of some whole warps get two
-    /// or three packs (16-byte vectors) each. Otherwise returns `None`.
+    /// Returns the kernel and the threads per row for some LayerNorm rows. Such a row divides into whole
+    /// warps whose threads have two or three packs (16-byte vectors) each. Returns `None` for other rows.
     ///
     /// Two packs per thread are preferred. Three packs are used only if both conditions hold: two packs would
     /// leave more than a tenth of an SM's threads unused, and three packs leave fewer unused.
