@@ -35,8 +35,8 @@ pub enum Activation {
 /// The steps after which results are rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
-    /// Round after each of torch's separate operators. The result then has the same bits as the operators on
-    /// a GPU.
+    /// Round after each of torch's separate operators. The result then has the same bits as the result of
+    /// these operators on a GPU.
     #[default]
     Exact,
     /// Round only at the end. Reciprocals and exponentials are approximate, with an error of a few ulp of
@@ -81,8 +81,8 @@ impl Activation {
             Self::GeluFast => Function::GELU_FAST,
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
-            // Infinite thresholds are valid, as in torch. With an infinite threshold, the result is 0 for
-            // every finite `x`, or `x` for every finite `x`.
+            // Infinite thresholds are valid, as in torch. With the threshold +inf, the result is 0 for every
+            // `x`. With -inf, it is `x` for every finite `x`.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
                 let expected = "a number or an infinity";
                 return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });

@@ -19,7 +19,8 @@ arguments! {
         /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
         pub eps: f32,
         /// Round after every step, as torch's separate operators do in the dtype of `x`. If false, round only
-        /// at the end. If `x` has 16 bits and another operand is f32, this field has no effect.
+        /// at the end. If `x` has 16 bits and another operand is f32, the kernel always rounds only at the
+        /// end.
         pub exact: bool,
     }
 }

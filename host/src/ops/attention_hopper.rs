@@ -97,7 +97,8 @@ const MIN_QUERIES: u32 = 64;
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. If `skip` is not 0, decreases `skip` by 1 and returns `false` without a launch.
+/// without a launch. If one does and `skip` is not 0, decreases `skip` by 1 and returns `false` without a
+/// launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
 /// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be

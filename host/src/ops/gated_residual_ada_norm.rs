@@ -107,8 +107,8 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // Calls that clip the sum have no specialized kernel. The same is true if only one of residual and norm
-    // rounds after each step. No model needs either.
+    // Use the general kernel if the sum is clipped, or if only one of residual and norm rounds after each
+    // step. No model makes such calls, so they have no specialized kernel.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,

@@ -1,4 +1,4 @@
-//! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
+//! LayerNorm: `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
 
 use crate::device::launch::args;
 use crate::operands::modulation::{Target, form};
