@@ -25,8 +25,8 @@ pub struct Call {
     flags: ArrayVec<bool, MAX_SCALARS>,
 }
 
-/// An output. If the caller does not need this result, the tensor has no elements, and the host function does
-/// not receive it.
+/// An output. If the caller does not need this result, the tensor has no elements, and the `oxiwarp` function
+/// of the operator does not receive it.
 #[derive(Default)]
 pub struct Slot {
     /// The tensor, or `None` if the operator lacks this output.
@@ -131,7 +131,7 @@ impl Call {
     }
 
     /// Returns flag number `at`. A flag is a `bool` argument, such as `with_lse`, that says whether the
-    /// caller needs an output. The host function does not receive flags.
+    /// caller needs an output. The `oxiwarp` function of the operator does not receive flags.
     pub fn flag(&self, at: usize) -> bool {
         self.flags[at]
     }
@@ -171,8 +171,8 @@ impl Call {
     }
 
     /// Returns the view of an input tensor. Its dtype must be an integer for the roles `Classes` and
-    /// `Offsets`, and otherwise f32, f16 or bf16. `Mask` also permits bool. The host function checks whether
-    /// the dtype fits the other tensors.
+    /// `Offsets`, and otherwise f32, f16 or bf16. `Mask` also permits bool. The `oxiwarp` function later
+    /// checks whether the dtype fits the other tensors.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -191,7 +191,7 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of a tensor whose dtype is no float, if the tensor's role permits it. The error
+    /// Returns the dtype of a tensor that is not f32, f16 or bf16, if the tensor's role permits it. The error
     /// lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
@@ -209,8 +209,8 @@ impl Call {
     }
 }
 
-/// The arguments of a call, as the host function takes them. For each kind of argument, this type has the
-/// index of the next argument.
+/// The arguments of a call that the `oxiwarp` function of the operator takes. For each kind of argument, this
+/// type has the index of the next argument.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,
@@ -230,7 +230,7 @@ impl<'t> Arguments<'t> {
 }
 
 /// Returns the next value and advances the index `at`. It fails only after a bug, because [`crate::fit`]
-/// compared the schema with the host function at registration.
+/// compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

@@ -1,4 +1,4 @@
-//! Checks of values in tensors, which the functions of the `oxiwarp` crate do not make.
+//! Checks of the values in tensors. The functions of the `oxiwarp` crate do not make these checks.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -18,8 +18,8 @@ pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     let classes = x.shape().last().copied().unwrap_or(0);
     let rows = target.shape().iter().product::<i64>() as usize;
     for row in 0..rows {
-        // SAFETY: the host function checked that the targets are contiguous integers, one per row. This
-        // function returns early if they are not on the CPU.
+        // SAFETY: `oxiwarp::cross_entropy` has checked that the targets are contiguous integers, one per row.
+        // This function returns early if they are not on the CPU.
         let class = unsafe {
             match target.dtype() {
                 Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),

@@ -6,13 +6,14 @@ use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A source of placeholder arguments, which counts the arguments of a schema. It returns an error if a
-/// function takes more arguments than the schema has.
+/// A [`Source`] of placeholder arguments, which counts the arguments of a schema. It returns an error if an
+/// `oxiwarp` function takes more arguments than the schema has.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// Whether the operator has each output. The order is that of the output parameters of the host function.
+    /// Whether the operator has each output. The order is that of the output parameters of the `oxiwarp`
+    /// function.
     outputs: &'s [bool],
     written: usize,
     /// The number of floats, integers and bools that are left.
@@ -22,8 +23,8 @@ pub struct Fit<'s> {
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Checks that a host function takes all arguments of the schema and all `outputs`, and no others. `take`
-/// takes the arguments of the function without calling it.
+/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others.
+/// `take` takes the arguments of the function without calling it.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

@@ -50,7 +50,7 @@ mod oxiwarp_native {
         })
     }
 
-    /// Return one dict for each op, dtype and architecture with compiled kernels. It has the keys op, dtype,
+    /// Return one dict for each op, dtype and architecture with compiled kernels. Its keys are op, dtype,
     /// arch and entries (names of the PTX entries).
     #[pyfunction]
     fn kernel_info(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {

@@ -1,8 +1,8 @@
 //! The table of torch operators. A row has operators, the function of the `oxiwarp` crate that implements
-//! them, and the outputs that a call allocates.
+//! them (the host function), and the outputs that a call allocates.
 //!
 //! Python defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). The parameter types of the
-//! function must match the schema. Otherwise [`register`] returns an error.
+//! host function must match the schema. Otherwise [`register`] returns an error.
 
 use crate::boundary::Failure;
 use crate::call::Call;

@@ -16,14 +16,16 @@ pub enum Output {
     /// A result with the shape and dtype of the named tensor. Operators without this tensor do not have this
     /// output.
     LikeOf(&'static str),
-    /// Like `LikeOf`, but with the memory layout `[B, S, heads, D]`. If the tensor is `[B, heads, S, D]`, the
-    /// result has the same shape and permuted strides.
+    /// A result with the shape and dtype of the named tensor, in the memory layout `[B, S, heads, D]`. If the
+    /// tensor is `[B, heads, S, D]`, the strides of the result are permuted.
     Heads(&'static str),
     /// A result with one float32 for each row of the reference.
     PerRow,
-    /// A result like `Like`. If the call has no tensor `second`, it has half as many columns.
+    /// A result with the shape and dtype of the reference. If the call has no tensor `second`, the result has
+    /// half as many columns.
     HalfColumns,
-    /// A result like `Like`. If the call has a tensor `second`, it has twice as many columns.
+    /// A result with the shape and dtype of the reference. If the call has a tensor `second`, the result has
+    /// twice as many columns.
     DoubleColumns,
     /// A result with one float32 per token and head if the named bool is true, otherwise without elements.
     LogSumExp(&'static str),

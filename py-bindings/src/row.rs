@@ -14,15 +14,16 @@ use std::sync::OnceLock;
 pub struct Row {
     /// The name of the operator.
     pub name: &'static CStr,
-    /// The name in error messages. All operators that call the same host function have the same name.
+    /// The operator name in error messages. Operators with the same `oxiwarp` function have the same name,
+    /// for example `rms_norm` and `rms_norm_out`.
     pub op: &'static str,
-    /// The outputs in the order of the host function's parameters. If the schema has output arguments such as
-    /// `out`, they take the place of the first outputs.
+    /// The outputs in the order of the `oxiwarp` function's parameters. If the schema has output arguments
+    /// such as `out`, they take the place of the first outputs.
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
-    /// Takes the host function's arguments from a [`Fit`], which checks that the schema has the same
-    /// arguments.
+    /// Takes the arguments of the `oxiwarp` function from a [`Fit`], which checks that the schema has the
+    /// same arguments.
     pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
     /// The kernel that torch calls: [`Row::call`] of this row.
     pub kernel: Boxed,
@@ -46,10 +47,11 @@ struct Allocated {
 }
 
 impl Row {
-    /// Executes one call of this row's operator. torch calls this function through the field `kernel`.
+    /// Executes one call of the operator in this row of the table. torch calls this function through the
+    /// field `kernel`.
     ///
     /// # Safety
-    /// `stack` must be the argument stack of a call of this row's operator, with room for the results.
+    /// `stack` must be the argument stack of a call of this operator, with room for the results.
     pub unsafe fn call(&'static self, stack: *mut u64) {
         let registered = self.registered.get();
         let registered = registered.expect("torch gets the kernels of registered operators only");
@@ -73,8 +75,8 @@ impl Row {
         });
     }
 
-    /// Stores the operator with this schema. Fails if the schema does not match the host function and the
-    /// outputs of the row.
+    /// Stores the operator with this schema in its row of the operator table. Fails if the schema does not
+    /// match the `oxiwarp` function and the outputs of the row.
     pub fn register(&self, schema: Schema) -> Result<(), String> {
         let flags: Vec<_> = self.outputs.iter().filter_map(|output| output.flag()).collect();
         let operator = Operator::of(self.op, schema, &flags)?;
@@ -97,7 +99,7 @@ impl Row {
 }
 
 impl Allocated {
-    /// Finds the flag and the tensor on which an output depends in a schema. Returns `None` if the schema
+    /// Finds the flag and the tensor in `schema` on which an output depends. Returns `None` if the schema
     /// lacks one of them, because the operator then does not have this output.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));

@@ -36,8 +36,8 @@ pub enum Kind {
     },
     /// `float`, `int` or `bool`.
     Scalar(ScalarKind),
-    /// A `bool`, such as `with_lse`, that says whether the caller needs a result. The host function does not
-    /// receive it.
+    /// A `bool`, such as `with_lse`, that says whether the caller needs a result. The `oxiwarp` function of
+    /// the operator does not receive it.
     Flag,
 }
 

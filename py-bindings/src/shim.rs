@@ -56,8 +56,8 @@ pub struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Returns the loaded shim. Panics if [`load`] was not called. Kernels can rely on it, because they are
-/// registered after [`load`].
+/// Returns the loaded shim. Panics if [`load`] was not called. This cannot happen in a kernel, because
+/// kernels are registered after [`load`].
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }

@@ -128,7 +128,7 @@ impl Tensor {
     }
 
     /// Returns a view for writing. The schema tells torch that the operator writes this tensor. torch permits
-    /// that arguments overlap in memory, so the host function checks this.
+    /// arguments that overlap in memory, so the `oxiwarp` function checks for overlap.
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
@@ -171,7 +171,7 @@ impl Tensor {
         dtype.ok_or_else(|| self.wrong_dtype("int64 or int32"))
     }
 
-    /// Returns the dtype of an attention mask whose dtype is no float, or an error if it is not bool.
+    /// Returns the dtype of an attention mask that is not f32, f16 or bf16. Fails if it is not bool.
     pub fn mask_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of([shim().bool_dtype], [Dtype::Bool])?;
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))

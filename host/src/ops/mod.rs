@@ -1,4 +1,4 @@
-//! The ops, one file per op. A file checks the arguments, chooses a launch configuration and launches kernels.
+//! One op, one file: checks of its arguments, its launch configurations, its launch.
 // Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 mod activation;
 mod activation_backward;
