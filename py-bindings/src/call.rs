@@ -100,7 +100,8 @@ impl Call {
         Arguments { call: self, tensors: 0, outputs: 0, floats: 0, ints: 0, bools: 0 }
     }
 
-    /// Returns the tensor whose device and dtype the other tensors of the call must match.
+    /// Returns the reference tensor (`x`, or the first input), which determines the device and dtype of the
+    /// call.
     pub fn reference(&self) -> Result<&Tensor, Failure> {
         self.tensor(self.operator.reference).ok_or_else(|| self.missing(self.operator.reference))
     }

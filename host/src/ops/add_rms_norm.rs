@@ -18,7 +18,7 @@ const KERNELS: RowKernels = RowKernels {
 /// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)` as
 /// [`rms_norm`](crate::rms_norm) does.
 ///
-/// If a row has at most 32 KiB and all operands are aligned to 16 bytes, `y` is bitwise equal to the result of
+/// If rows have at most 32 KiB and operands are aligned to 16 bytes, `y` is bitwise equal to the result of
 /// separate ops. For longer rows, this op adds the squares in a different order.
 ///
 /// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in

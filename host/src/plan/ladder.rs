@@ -153,8 +153,9 @@ impl Ladder {
     }
 }
 
-/// Returns `rung` if its threads can keep the rows of `layout` in registers on this architecture. If not,
-/// returns an error. `rung` comes from a launch override, so it has not been checked before.
+/// Returns the launch configuration `rung` if its threads can keep the rows of `layout` in registers on this
+/// architecture. If not, returns an error. `rung` comes from a launch override, so it has not been checked
+/// before.
 fn expect_holds<const N: usize>(
     rung: Rung,
     op: &'static str,
