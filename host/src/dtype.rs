@@ -34,8 +34,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the text for an error message that expects the dtype of `like` or f32, for example "bf16 (as
-    /// x) or f32".
+    /// Returns the text "bf16 (as x) or f32" for an error message, if `self` is bf16 and `like` is "x".
     pub fn or_f32(self, like: &str) -> String {
         if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
     }
@@ -59,13 +58,14 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// The Rust type of an element. The trait is sealed, because kernels rely on the size of the type.
+/// The Rust type of an element. Other crates cannot implement this trait, because kernels rely on the size of
+/// the type.
 pub trait Scalar:
     sealed::Sealed + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static
 {
     /// The dtype of the type.
     const DTYPE: Dtype;
-    /// A value with every byte 0xFF: NaN, -1, or an invalid bool.
+    /// The value whose bytes are all 0xFF. It is NaN for floats, -1 for integers, and invalid for bools.
     const POISON: Self;
 }
 /// A [`Scalar`] that kernels compute with: f32, f16 and bf16.

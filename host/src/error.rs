@@ -1,15 +1,15 @@
-//! Errors of ops. Each message names the op, the argument, its value and the expected value.
+//! Errors of ops. A message names the op and the argument, its value, and the expected value.
 use crate::Dtype;
 
 /// The result of every fallible function here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an op was not launched.
+/// The reason why an op failed.
 ///
-/// The outputs are not written, with two exceptions. After [`Error::Driver`] or [`Error::Fault`], a kernel
-/// may have run in part. Ops that launch several kernels may have launched the first one before
-/// [`Error::Load`] or [`Error::NoKernel`]. Such ops are the norm and attention gradients and
-/// `attention_decode`.
+/// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
+/// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op of
+/// several kernels may have launched its first kernel. These ops are the gradients of norms and attention,
+/// and `attention_decode`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +37,7 @@ pub enum Error {
         /// What the op wants.
         expected: String,
     },
-    /// An argument in the memory of another device than the op runs on.
+    /// An argument whose memory belongs to another device than the device of the call.
     #[error("{op}: {arg} is on another device than {expected}")]
     Device {
         /// The op.
@@ -61,7 +61,7 @@ pub enum Error {
         /// What the op cannot do with them.
         problem: &'static str,
     },
-    /// Strides of two arguments that the op can read, but not both in one launch.
+    /// Two arguments whose strides the op supports separately, but not together in one launch.
     #[error(
         "{op}: {arg} and {other} of shape {shape:?} have strides {strides:?} and {other_strides:?}: \
          two strides must reach the rows of both in the same groups: make one of them contiguous in this shape"
@@ -102,8 +102,8 @@ pub enum Error {
         /// Its range.
         expected: &'static str,
     },
-    /// An element of an argument that is outside its range. Only the CPU executor's arguments are read for
-    /// this.
+    /// An element of an argument has a value outside its range. Ops check elements only on the CPU executor,
+    /// because reading them from a GPU would block.
     #[error("{op}: {arg}[{index}] is {got}, expected {expected}")]
     Element {
         /// The op.
@@ -181,7 +181,8 @@ pub enum Error {
     /// A kernel by a name that no kernel has.
     #[error("there is no kernel {0}")]
     NoKernel(String),
-    /// A kernel that broke a rule of the machine, found by the CPU executor.
+    /// The CPU executor found an error in a kernel, for example a data race or an access outside of shared
+    /// memory.
     #[error(transparent)]
     Fault(#[from] cuda_std::cpu::Fault),
 }

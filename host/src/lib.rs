@@ -1,9 +1,9 @@
 //! oxiwarp: GPU kernels for diffusion transformers and language models, written in Rust.
 //!
-//! An op takes a [`Device`], [`View`]s of tensors, its parameters and a [`Stream`]. The tensors belong to the
-//! caller: a [`Buffer`] of this crate, or memory of torch or another library. An op checks the views and
-//! launches its kernels. It does not allocate memory and does not wait for the GPU. [`Kernels`] launches your
-//! own kernels.
+//! An op, such as `rms_norm`, takes a [`Device`], [`View`]s of tensors, its parameters and a [`Stream`]. The
+//! caller owns the tensors: a [`Buffer`] of this crate, or memory of torch or another library. The op checks
+//! shapes, dtypes and strides and launches its kernels. It does not allocate memory and does not wait for the
+//! GPU. To launch kernels of your own crate, use [`Kernels`].
 //!
 //! ```
 //! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};

@@ -1,15 +1,17 @@
 //! The boundary between torch's boxed calling convention and Rust.
 //!
-//! A boxed kernel gets a stack of 64-bit values and owns the objects that they point to. [`Stack`] reads
-//! the values. `Call::read` takes ownership of all of them before any step can fail, so an error frees all
-//! of them. [`run`] converts an error or a panic to the C++ exception of `aoti_torch_check`, the only
-//! exception that may leave Rust.
+//! torch calls a boxed kernel with a stack of 64-bit values, one per argument. The kernel owns the objects
+//! that these values point to, e.g. tensor handles. [`Stack`] reads the values. `Call::read` takes ownership
+//! of all objects before any step can fail. They are therefore freed even if the call returns an error.
+//!
+//! [`run`] converts an error or a panic to the C++ exception of `aoti_torch_check`. No other exception may
+//! leave Rust.
 
 use crate::shim::{Handle, shim};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The error of a call. Its text becomes the text of the Python exception.
+/// The error of a call. Its text becomes the message of the Python exception.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -25,22 +27,22 @@ impl From<oxiwarp::Error> for Failure {
     }
 }
 
-/// Reads the arguments of a boxed kernel in the order of its schema.
+/// Reads the arguments of a boxed kernel from torch's stack, in the order of the operator's schema.
 pub struct Stack {
     next: *const u64,
 }
 
 impl Stack {
     /// # Safety
-    /// `stack` must be the argument stack of a call. The methods below must be called at most once per
-    /// argument, in the order and with the types of the schema.
+    /// `stack` must be the argument stack of a call. The caller must read each argument at most once, in the
+    /// order and with the types of the operator's schema.
     pub unsafe fn new(stack: *const u64) -> Self {
         Self { next: stack }
     }
 
     fn value(&mut self) -> u64 {
-        // SAFETY: the caller of `new` calls this at most once per argument, so `next` is at most one past
-        // the end.
+        // SAFETY: the caller of `new` reads each argument at most once. `next` therefore points to an
+        // argument that is not read yet.
         unsafe {
             let value = *self.next;
             self.next = self.next.add(1);
@@ -48,19 +50,20 @@ impl Stack {
         }
     }
 
-    /// Reads a `Tensor` argument. The caller of this method owns the returned handle.
+    /// Reads a `Tensor` argument. The caller becomes the owner of the returned handle.
     pub fn tensor(&mut self) -> Handle {
         self.value() as Handle
     }
 
-    /// Reads a `Tensor?` argument. Its value is null, or a pointer to a heap cell with the handle. This
-    /// method frees the cell.
+    /// Reads a `Tensor?` argument. The value on the stack is null, or a pointer to a heap cell that contains
+    /// the handle. This function frees the cell. The caller becomes the owner of the handle.
     pub fn optional_tensor(&mut self) -> Option<Handle> {
         let cell = self.value() as *mut u64;
         if cell.is_null() {
             return None;
         }
-        // SAFETY: an optional that is present is a pointer to one value, which this function must free.
+        // SAFETY: if the pointer is not null, it points to one value on the heap. The kernel owns this value
+        // and must free it.
         unsafe {
             let handle = *cell;
             shim().delete_optional(cell);
@@ -84,7 +87,8 @@ impl Stack {
     }
 }
 
-/// Runs the body of a boxed kernel. An error or a panic raises `RuntimeError` in Python with its text.
+/// Runs the body of a boxed kernel. If the body returns an error or panics, Python raises `RuntimeError` with
+/// the text of the error or panic.
 pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
     let message = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return,
@@ -96,7 +100,6 @@ pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
         }
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: boxed kernels are "C-unwind". `body` has dropped all arguments, and unwinding drops
-    // `message`.
+    // SAFETY: boxed kernels are "C-unwind". `body` has dropped all arguments, and unwinding drops `message`.
     unsafe { shim().throw(c"oxiwarp", &message) }
 }

@@ -1,4 +1,5 @@
-//! A call of an operator: its owned arguments, and the views that the host function gets of them.
+//! A call of a torch operator. It owns the arguments and outputs, and passes views of them to the `oxiwarp`
+//! function that implements the operator (the host function).
 
 use crate::boundary::{Failure, Stack};
 use crate::device::Location;
@@ -24,8 +25,8 @@ pub struct Call {
     flags: ArrayVec<bool, MAX_SCALARS>,
 }
 
-/// An output. If the caller does not need a result, the tensor has no elements and the host function does
-/// not get it.
+/// An output. If the caller does not need this result, the tensor has no elements, and the `oxiwarp` function
+/// of the operator does not receive it.
 #[derive(Default)]
 pub struct Slot {
     /// The tensor, or `None` if the operator lacks this output.
@@ -56,13 +57,13 @@ impl Call {
         }
     }
 
-    /// Takes ownership of all arguments.
+    /// Reads all arguments from torch's stack and takes ownership of them.
     ///
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, and must be read only once.
     pub unsafe fn read(&mut self, stack: *const u64) {
-        // SAFETY: the caller passes the argument stack of this operator. The loop reads the types of the
-        // schema in order.
+        // SAFETY: the caller passes the argument stack of this operator. The loop reads the arguments in the
+        // order and with the types of the schema.
         let (mut stack, operator) = (unsafe { Stack::new(stack) }, self.operator);
         for Argument { name, kind } in &operator.schema.arguments {
             match *kind {
@@ -99,12 +100,13 @@ impl Call {
         Arguments { call: self, tensors: 0, outputs: 0, floats: 0, ints: 0, bools: 0 }
     }
 
-    /// Returns the tensor that determines the device and dtype of the call.
+    /// Returns the reference tensor (`x`, or the first input), which determines the device and dtype of the
+    /// call.
     pub fn reference(&self) -> Result<&Tensor, Failure> {
         self.tensor(self.operator.reference).ok_or_else(|| self.missing(self.operator.reference))
     }
 
-    /// Returns the tensor with this index, or `None` if it is absent.
+    /// Returns input tensor number `at`, or `None` if it is absent.
     pub fn tensor(&self, at: usize) -> Option<&Tensor> {
         self.tensors.get(at)?.as_ref()
     }
@@ -114,7 +116,7 @@ impl Call {
         self.tensors.iter().flatten()
     }
 
-    /// Returns the tensor with this name, or `None` if it is absent.
+    /// Returns the input tensor `name`, or `None` if it is absent.
     pub fn named(&self, name: &str) -> Option<&Tensor> {
         self.tensor(self.operator.schema.input(name)?)
     }
@@ -129,18 +131,19 @@ impl Call {
         self.outputs.push(output);
     }
 
-    /// Returns a flag: a `bool` argument that determines whether an output is needed. The host function
-    /// does not get it.
+    /// Returns flag number `at`. A flag is a `bool` argument, such as `with_lse`, that says whether the
+    /// caller needs an output. The `oxiwarp` function of the operator does not receive flags.
     pub fn flag(&self, at: usize) -> bool {
         self.flags[at]
     }
 
-    /// Returns whether the head dimension precedes the token dimension in the tensors.
+    /// Returns whether tensors are `[B, heads, S, D]`, not `[B, S, heads, D]`.
     pub fn heads_first(&self) -> bool {
         self.operator.heads_first.is_some_and(|at| self.bools[at])
     }
 
-    /// Checks that all tensors are on the device of the reference tensor, and stores this device.
+    /// Checks that all tensors are on the device of the reference tensor (`x`, or the first input). Stores
+    /// this device as the device of the call.
     pub fn expect_one_device(&mut self) -> Result<(), Failure> {
         let reference = self.reference()?;
         let (location, name) = (reference.location()?, reference.name());
@@ -158,7 +161,7 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the results as owned handles, in the order of the schema.
+    /// Returns the results in the order of the schema. The receiver becomes the owner of the tensor handles.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;
         self.outputs.into_iter().take(results).map(|output| output.tensor.map_or(0, Tensor::into_raw))
@@ -168,9 +171,9 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of a tensor. The dtype must be integer for `Classes` and `Offsets`. For `Mask` it
-    /// is bool, f32, f16 or bf16, for all other roles f32, f16 or bf16. The host function checks the dtype
-    /// further.
+    /// Returns the view of an input tensor. Its dtype must be an integer for the roles `Classes` and
+    /// `Offsets`, and otherwise f32, f16 or bf16. `Mask` also permits bool. The `oxiwarp` function later
+    /// checks whether the dtype fits the other tensors.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -189,8 +192,8 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of an integer or boolean tensor if the argument's role permits it. The error lists
-    /// the permitted dtypes.
+    /// Returns the dtype of a tensor that is not f32, f16 or bf16, if the tensor's role permits it. The error
+    /// lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
@@ -207,7 +210,8 @@ impl Call {
     }
 }
 
-/// The arguments that the host function has not taken yet: the index of the next argument of each kind.
+/// The arguments of a call that the `oxiwarp` function of the operator takes. For each kind of argument, this
+/// type has the index of the next argument.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,
@@ -226,8 +230,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Takes the next value. At registration, [`crate::fit`] checked that every operator has the arguments of
-/// its host function.
+/// Returns the next value and advances the index `at`. It fails only after a bug, because [`crate::fit`]
+/// compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

@@ -1,4 +1,4 @@
-//! Checks of argument values in addition to those of the host functions.
+//! Checks of the values in tensors. The functions of the `oxiwarp` crate do not make these checks.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -6,8 +6,8 @@ use crate::shim::Place;
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{CrossEntropy, Dtype};
 
-/// Returns an error if a target on the CPU is not a class, as torch does. On a GPU only the kernel reads
-/// the targets, and the loss is NaN for such a target.
+/// Returns an error if a target of cross-entropy is not a class, as torch does. It checks only targets on the
+/// CPU. On a GPU, reading them would block, and the loss of such a target is NaN.
 pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     if call.location.place != Some(Place::Cpu) {
         return Ok(());
@@ -18,8 +18,8 @@ pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     let classes = x.shape().last().copied().unwrap_or(0);
     let rows = target.shape().iter().product::<i64>() as usize;
     for row in 0..rows {
-        // SAFETY: the host function checked that the targets are contiguous integers, one per row. They are
-        // on the CPU, as checked above.
+        // SAFETY: `oxiwarp::cross_entropy` has checked that the targets are contiguous integers, one per row.
+        // This function returns early if they are not on the CPU.
         let class = unsafe {
             match target.dtype() {
                 Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),

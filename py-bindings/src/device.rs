@@ -1,4 +1,4 @@
-//! Conversion of torch's device kind and index to an `oxiwarp::Device` and torch's current stream.
+//! Converts torch's device type and index to an [`oxiwarp::Device`], and finds torch's current stream on it.
 
 use crate::shim::{Place, shim};
 use libloading::os::unix::Library;
@@ -16,14 +16,14 @@ pub struct Location {
 }
 
 impl Location {
-    /// Returns the device that runs the kernel, and torch's current stream on this device.
+    /// Returns the device on which the kernel runs, and torch's current stream on this device.
     pub fn device_and_stream(self) -> Result<(Device, Stream<'static>), String> {
         match self.place {
             Some(Place::Cpu) => Ok((Device::cpu(), Stream::default())),
             Some(Place::Cuda) => {
                 let device = Device::cuda(self.index.max(0) as usize).map_err(|error| error.to_string())?;
                 let raw = shim().current_cuda_stream(self.index)?;
-                // SAFETY: torch returned this stream for this device, and torch keeps it alive.
+                // SAFETY: torch returned this stream for this device, and torch keeps the stream alive.
                 Ok((device, unsafe { Stream::from_raw(raw) }))
             }
             None => Err(format!("expected a CPU or a CUDA tensor, got one on {self}")),
@@ -41,7 +41,8 @@ impl Display for Location {
     }
 }
 
-/// Returns the version of the CUDA driver as "major.minor", or the reason why there is none.
+/// Returns the newest CUDA version that the driver supports, as "major.minor". If there is no driver, returns
+/// the reason.
 pub fn driver_version() -> Result<String, String> {
     // SAFETY: the initializers of the driver library have no preconditions.
     let library =

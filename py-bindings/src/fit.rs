@@ -1,17 +1,19 @@
-//! Check at registration that a host function takes exactly the arguments of the operator's schema.
+//! A check that runs when operators are registered: the schema of an operator must have exactly the arguments
+//! that its `oxiwarp` function takes.
 
 use crate::boundary::Failure;
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A source that counts the arguments of a schema and yields placeholders. It returns an error if the host
-/// function takes more arguments than the schema has.
+/// A [`Source`] of placeholder arguments, which counts the arguments of a schema. It returns an error if an
+/// `oxiwarp` function takes more arguments than the schema has.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// Whether the operator has each output, in the order of the host function.
+    /// Whether the operator has each output. The order is that of the output parameters of the `oxiwarp`
+    /// function.
     outputs: &'s [bool],
     written: usize,
     /// The number of floats, integers and bools that are left.
@@ -21,8 +23,8 @@ pub struct Fit<'s> {
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Returns an error unless `take` takes all arguments of the schema and all `outputs`. `take` takes the
-/// arguments of a host function.
+/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others.
+/// `take` takes the arguments of the function without calling it.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

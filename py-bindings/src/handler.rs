@@ -1,11 +1,11 @@
-//! Calls of host functions. The types of a host function's parameters determine how its arguments are taken
-//! from a source.
+//! Calls functions of the `oxiwarp` crate with arguments from a [`Source`]. The parameter types of a function
+//! determine which values are taken for each argument.
 
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{Device, Result, Stream};
 
-/// A host function `fn(&Device, A, B, ..., Stream) -> Result<()>`. Each argument between device and stream
-/// implements [`Argument`]. `Arguments` is the tuple of their types.
+/// A function `fn(&Device, A, B, ..., Stream) -> Result<()>` of the `oxiwarp` crate. Each parameter type
+/// between `Device` and `Stream` implements [`Argument`]. `Arguments` is the tuple of these types.
 pub trait Handler<'t, Arguments> {
     /// Takes all arguments from `source` and calls the function.
     fn call<S: Source<'t>>(self, device: &Device, source: &mut S, stream: Stream) -> Result<(), S::Error>;

@@ -1,9 +1,9 @@
 //! The extension module `oxiwarp._native`, the Rust part of the Python package.
 //!
-//! [`register`](oxiwarp_native::register) registers the CPU and CUDA kernels of the operators that
-//! `oxiwarp/ops/_register.py` defines. It uses libtorch's C shim (`shim.rs`), so one shared object works
-//! with every torch from 2.10 on. The other functions return the embedded kernels, the CUDA devices and the
-//! driver version.
+//! [`register`](oxiwarp_native::register) gives torch a CPU and a CUDA kernel for each operator that
+//! `oxiwarp/ops/_register.py` defines. It calls libtorch's C shim (`shim.rs`), so one shared object works
+//! with every torch from 2.10 on. The other functions return the list of compiled kernels, the list of GPUs
+//! and the driver version.
 
 mod boundary;
 mod call;
@@ -32,8 +32,8 @@ mod oxiwarp_native {
 
     /// Load libtorch's C shim and register the kernels of operators in a torch namespace.
     ///
-    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is a schema
-    /// and the names of the roles of its tensors.
+    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is a pair:
+    /// its schema, and the role of each tensor (`oxiwarp/ops/_roles.py`).
     ///
     /// Raises TypeError if an operator has no kernel, or if its kernel takes other arguments. Raises
     /// RuntimeError if the shim cannot be loaded or torch rejects a kernel.
@@ -50,7 +50,8 @@ mod oxiwarp_native {
         })
     }
 
-    /// Return one dict per embedded combination of op, dtype and arch, with the names of its PTX entries.
+    /// Return one dict for each op, dtype and architecture with compiled kernels. Its keys are op, dtype,
+    /// arch and entries (names of the PTX entries).
     #[pyfunction]
     fn kernel_info(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let row = |kernel: oxiwarp::KernelInfo| {
@@ -64,10 +65,10 @@ mod oxiwarp_native {
         oxiwarp::kernel_info().into_iter().map(row).collect()
     }
 
-    /// Return one dict per CUDA device with the keys index, name, ptx (architecture of the PTX that it
-    /// runs) and error (reason if it runs none).
+    /// Return one dict per CUDA device. Its keys are index, name, ptx (architecture of the PTX that the
+    /// device loads) and error (the reason if it can load none).
     ///
-    /// Creates no context on a device. Raises RuntimeError if there is no driver.
+    /// Creates no CUDA context. Raises RuntimeError if there is no driver.
     #[pyfunction]
     fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let count = Device::count().map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
@@ -83,8 +84,9 @@ mod oxiwarp_native {
         (0..count).map(row).collect()
     }
 
-    /// Return the version of the CUDA driver, for example "13.0". Raises RuntimeError with the reason if
-    /// there is none.
+    /// Return the newest CUDA version that the driver supports, for example "13.0".
+    ///
+    /// Raises RuntimeError with the reason if there is no driver.
     #[pyfunction]
     fn driver() -> PyResult<String> {
         device::driver_version().map_err(PyRuntimeError::new_err)

@@ -1,4 +1,4 @@
-//! An operator: its schema, and the indices of the arguments that need special handling.
+//! A torch operator: its schema, and the indices of those arguments that calls treat in a special way.
 
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::ScalarKind;
@@ -7,8 +7,8 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// Maximum number of outputs of an operator, including workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// Maximum number of floats, of integers and of bools of an operator. The number of flags never exceeds it,
-/// because each output has at most one flag.
+/// Maximum number of floats of an operator, of its integers and of its bools. It is also the maximum number
+/// of flags (bools that say whether an output is needed), because there are fewer outputs than this.
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
@@ -19,18 +19,20 @@ pub struct Operator {
     pub op: &'static str,
     /// The schema, with the arguments.
     pub schema: Schema,
-    /// Index of the tensor that determines device, dtype and shape: `x`, or the first tensor.
+    /// Index of the reference tensor, whose device, dtype and shape determine those of the outputs. It is
+    /// `x`, or the first tensor if there is no `x`.
     pub reference: usize,
     /// Index of `heads_first` among the bools.
     pub heads_first: Option<usize>,
-    /// A tensor whose name in error messages depends on a bool: index of the tensor, both names, index of
-    /// the bool.
+    /// A tensor whose name in error messages depends on a bool: the index of the tensor, its two names, and
+    /// the index of the bool.
     pub alias: Option<(usize, [&'static str; 2], usize)>,
 }
 
 impl Operator {
-    /// Makes the operator with this schema. The bools named in `flags` are flags of outputs. Fails if the
-    /// schema has too many arguments or no required reference tensor.
+    /// Makes the operator with this schema. `flags` names the bools that say whether an output is needed.
+    /// Fails if the schema has too many arguments, or if its reference tensor (`x` or the first tensor) is
+    /// optional.
     pub fn of(op: &'static str, mut schema: Schema, flags: &[&str]) -> Result<Self, String> {
         for Argument { name, kind } in &mut schema.arguments {
             if *kind == BOOL && flags.contains(&name.as_str()) {
@@ -49,7 +51,8 @@ impl Operator {
             Some(Kind::Tensor { optional: false, .. }) => {}
             _ => return Err("expected a tensor that is not optional as x or as the first argument".into()),
         }
-        // The second tensor of a gated activation is the gate, unless `gate_first` is set.
+        // The tensor `second` of a gated activation is the gate, unless `gate_first` is true. Error messages
+        // call it "gate" or "up".
         let alias = schema.input("second").zip(schema.index(BOOL, "gate_first"));
         let alias = alias.map(|(tensor, gate_first)| (tensor, ["gate", "up"], gate_first));
         Ok(Self { op, reference, heads_first: schema.index(BOOL, "heads_first"), alias, schema })

@@ -1,7 +1,8 @@
-//! The table of operators. A row lists the operators of one host function, this function, and its outputs.
+//! The table of torch operators. A row has operators, the function of the `oxiwarp` crate that implements
+//! them (the host function), and the outputs that a call allocates.
 //!
-//! The schema of an operator (`oxiwarp/ops/*.py`) defines its arguments. The type of the host function
-//! defines which of them it takes. [`register`] returns an error if the two do not match.
+//! Python defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). The parameter types of the
+//! host function must match the schema. Otherwise [`register`] returns an error.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -16,9 +17,9 @@ use oxiwarp::{Stream, attention_decode_workspace_of, norm_backward_workspace};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// Makes one `Row` per operator from lines `first, more... => host function, [outputs]`. Error messages use
-/// the name of the first operator. A line with a single operator may end with a check of values, which runs
-/// after the call.
+/// Makes one `Row` per operator from lines `first, more... => host function, [outputs]`. All operators of a
+/// line have the name `first` in error messages. A line with a single operator may end with `then check`. The
+/// function `check` then tests values in tensors after each call.
 macro_rules! operators {
     ($($op:ident $(, $more:ident)* => $host:expr, $outputs:expr $(, then $check:expr)?;)*) => {
         static ROWS: &[&Row] = &[$(
@@ -41,7 +42,8 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: torch calls the kernel only with the stack of the operator that this row registers.
+            // SAFETY: torch calls this kernel only for the operator of this row, with the argument stack of
+            // the call.
             unsafe { ROW.call(stack) }
         }
         &ROW
@@ -75,15 +77,16 @@ operators! {
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }
 
-/// The workspace of attention with few queries. A call is plain if queries, keys and values are its only
-/// tensors.
+/// The workspace of attention with few queries. `plain` means that the call has no mask and no packed
+/// sequences: `q`, `k` and `v` are its only tensors.
 const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
     let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);
     Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
 });
 
-/// The workspace for a norm's parameter gradients. It comes after these gradients in the outputs.
+/// The workspace for the gradients of a norm's weight and bias. In a row, it must come after these gradients,
+/// because its size depends on how many of them are requested.
 const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
     let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };
@@ -131,8 +134,8 @@ pub enum Wrong {
     Torch(String),
 }
 
-/// Registers a CPU and a CUDA kernel for each operator in a namespace of torch. An operator is a schema and
-/// the names of the roles of its tensors.
+/// Registers a CPU and a CUDA kernel for each operator in a torch namespace. An operator is a pair: its
+/// schema, and the role of each tensor.
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;
@@ -140,7 +143,7 @@ pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result
     shim().register(namespace, c"CUDA", &kernels).map_err(Wrong::Torch)
 }
 
-/// Returns the name and kernel of an operator. Fails if the schema does not match its row.
+/// Returns the name and the kernel of an operator. Fails if its schema does not match its row of the table.
 fn accept(schema: &str, roles: &[String]) -> Result<(&'static CStr, Boxed), String> {
     let schema = Schema::parse(schema, roles)?;
     let (name, row) = (&schema.name, ROWS.iter().find(|row| row.name.to_bytes() == schema.name.as_bytes()));

@@ -7,32 +7,34 @@ use Output::{
     DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
 };
 
-/// How an output is allocated. The reference is the tensor `x`, or the first tensor of an operator without
-/// `x`.
+/// How a call allocates an output. The reference is the tensor `x`, or the first tensor of an operator
+/// without `x`.
 #[derive(Clone, Copy)]
 pub enum Output {
     /// A result with the shape and dtype of the reference.
     Like,
-    /// A result with the shape and dtype of the named tensor. Operators without this tensor lack the
+    /// A result with the shape and dtype of the named tensor. Operators without this tensor do not have this
     /// output.
     LikeOf(&'static str),
-    /// Like `LikeOf`, but the heads of a token are always adjacent in memory, even if the head dimension
-    /// precedes the token dimension.
+    /// A result with the shape and dtype of the named tensor, in the memory layout `[B, S, heads, D]`. If the
+    /// tensor is `[B, heads, S, D]`, the strides of the result are permuted.
     Heads(&'static str),
     /// A result with one float32 for each row of the reference.
     PerRow,
-    /// Like `Like`, but with half as many columns if the call has no tensor `second`.
+    /// A result with the shape and dtype of the reference. If the call has no tensor `second`, the result has
+    /// half as many columns.
     HalfColumns,
-    /// Like `Like`, but with twice as many columns if the call has a tensor `second`.
+    /// A result with the shape and dtype of the reference. If the call has a tensor `second`, the result has
+    /// twice as many columns.
     DoubleColumns,
-    /// A result with one float32 per token and head, if the named bool is true.
+    /// A result with one float32 per token and head if the named bool is true, otherwise without elements.
     LogSumExp(&'static str),
-    /// The gradient of a parameter, if the named bool is true, otherwise a result without elements. The
-    /// name is `d` followed by the parameter's name, for example `dweight`.
+    /// The gradient of a parameter if the named bool is true, otherwise a tensor without elements. The bool
+    /// is named after the parameter, for example `dweight` for `weight`.
     Gradient(&'static str),
     /// A workspace with the shape and dtype of the named tensor.
     Scratch(&'static str),
-    /// A float32 workspace. The function returns the number of elements, or `None` if the call needs no
+    /// A float32 workspace. The function returns its number of elements, or `None` if the call needs no
     /// workspace.
     Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
 }
@@ -43,7 +45,7 @@ impl Output {
         !matches!(self, Scratch(_) | Workspace(_))
     }
 
-    /// The tensor that the operator must have, otherwise it lacks the output.
+    /// The tensor on which the output depends. An operator without this tensor does not have the output.
     pub fn tensor(self) -> Option<&'static str> {
         match self {
             LikeOf(name) | Heads(name) | Scratch(name) => Some(name),
@@ -51,7 +53,8 @@ impl Output {
         }
     }
 
-    /// The bool that says whether the output is needed. An operator without this bool lacks the output.
+    /// The bool that says whether the caller needs the output. An operator without this bool does not have
+    /// the output.
     pub fn flag(self) -> Option<&'static str> {
         match self {
             LogSumExp(name) | Gradient(name) => Some(name),
@@ -59,8 +62,8 @@ impl Output {
         }
     }
 
-    /// Allocates the output. `flag` is the value of the argument [`Output::flag`]. `like` is the tensor
-    /// [`Output::tensor`].
+    /// Allocates the output. `flag` is the value of the bool that [`Output::flag`] names. `like` is the
+    /// tensor that [`Output::tensor`] names.
     pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
         let x = call.reference()?;
         let like = like.unwrap_or(x);
@@ -111,8 +114,8 @@ fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     Ok(q.empty_f32(&rows)?)
 }
 
-/// Returns the tensor whose shape the gradient has: the parameter, or the weight if the parameter is
-/// absent.
+/// Returns the tensor whose shape and dtype the gradient of a parameter has. This is the parameter, or the
+/// weight if the parameter is absent.
 fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
     let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
     parameter.ok_or_else(|| {

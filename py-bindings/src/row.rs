@@ -14,13 +14,16 @@ use std::sync::OnceLock;
 pub struct Row {
     /// The name of the operator.
     pub name: &'static CStr,
-    /// The name in error messages. All operators of one host function share it.
+    /// The operator name in error messages. Operators with the same `oxiwarp` function have the same name,
+    /// for example `rms_norm` and `rms_norm_out`.
     pub op: &'static str,
-    /// The outputs in the order of the host function's parameters. The caller may pass the first ones.
+    /// The outputs in the order of the `oxiwarp` function's parameters. If the schema has output arguments
+    /// such as `out`, they take the place of the first outputs.
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
-    /// Takes the host function's arguments from a [`Fit`], to check that they match the schema.
+    /// Takes the arguments of the `oxiwarp` function from a [`Fit`], which checks that the schema has the
+    /// same arguments.
     pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
     /// The kernel that torch calls: [`Row::call`] of this row.
     pub kernel: Boxed,
@@ -31,11 +34,12 @@ pub struct Row {
 /// An operator whose schema fits its row.
 pub struct Registered {
     operator: Operator,
-    /// The outputs that each call allocates. `None` means that the operator lacks this output.
+    /// The outputs that each call allocates. An element is `None` if the operator does not have this output.
     allocated: Vec<Option<Allocated>>,
 }
 
-/// An output, with the index of its flag and the index of the tensor whose shape it has.
+/// An output, the index of the flag that says whether it is needed, and the index of the tensor whose shape
+/// it has.
 struct Allocated {
     output: Output,
     flag: Option<usize>,
@@ -43,10 +47,11 @@ struct Allocated {
 }
 
 impl Row {
-    /// Runs the kernel of this row.
+    /// Executes one call of the operator in this row of the table. torch calls this function through the
+    /// field `kernel`.
     ///
     /// # Safety
-    /// `stack` must be the argument stack of a call of this row's operator, with room for the results.
+    /// `stack` must be the argument stack of a call of this operator, with room for the results.
     pub unsafe fn call(&'static self, stack: *mut u64) {
         let registered = self.registered.get();
         let registered = registered.expect("torch gets the kernels of registered operators only");
@@ -70,8 +75,8 @@ impl Row {
         });
     }
 
-    /// Registers an operator. Fails if its schema does not match the host function and the outputs of this
-    /// row.
+    /// Stores the operator with this schema in its row of the operator table. Fails if the schema does not
+    /// match the `oxiwarp` function and the outputs of the row.
     pub fn register(&self, schema: Schema) -> Result<(), String> {
         let flags: Vec<_> = self.outputs.iter().filter_map(|output| output.flag()).collect();
         let operator = Operator::of(self.op, schema, &flags)?;
@@ -94,8 +99,8 @@ impl Row {
 }
 
 impl Allocated {
-    /// Resolves an output against a schema. Returns `None` if the operator lacks the flag or tensor that
-    /// the output depends on.
+    /// Finds the flag and the tensor in `schema` on which an output depends. Returns `None` if the schema
+    /// lacks one of them, because the operator then does not have this output.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
         let like = output.tensor().map(|name| schema.input(name));

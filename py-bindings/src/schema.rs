@@ -36,14 +36,15 @@ pub enum Kind {
     },
     /// `float`, `int` or `bool`.
     Scalar(ScalarKind),
-    /// A `bool` that says whether a result is needed. The host function does not get it.
+    /// A `bool`, such as `with_lse`, that says whether the caller needs a result. The `oxiwarp` function of
+    /// the operator does not receive it.
     Flag,
 }
 
 impl Schema {
-    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has one
-    /// role per tensor, in order. Fails if the text is not a schema, or if the number of roles does not
-    /// match.
+    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has the
+    /// role of each tensor, in the order of the schema. Fails if the text is not a schema, or if the number
+    /// of roles is wrong.
     pub fn parse(text: &str, roles: &[String]) -> Result<Self, String> {
         let parts = text.split_once('(').and_then(|(name, rest)| Some((name, rest.rsplit_once(") -> ")?)));
         let (name, (arguments, results)) = parts.ok_or_else(|| format!("{text}: this is no schema"))?;

@@ -1,10 +1,11 @@
-//! libtorch's C shim. Its functions are looked up at run time in the libraries that `import torch` has
-//! loaded.
+//! libtorch's C shim: the C functions by which an extension uses torch without its C++ ABI.
 //!
-//! Nothing is linked. `dlopen(RTLD_NOLOAD)` returns a handle to the loaded `libtorch_cpu.so`, and each
-//! function is looked up by name. The optional functions are newer than torch 2.10 and have a fallback. All
-//! functions return an error code, except `aoti_torch_check`, which throws a C++ exception. All functions
-//! are therefore declared `"C-unwind"`.
+//! This crate does not link to torch. `dlopen(RTLD_NOLOAD)` returns a handle to the `libtorch_cpu.so` that
+//! `import torch` has loaded. Each function is looked up there by name. Some functions exist only in torch
+//! versions newer than 2.10. They are optional, and there is a fallback for each.
+//!
+//! All functions return an error code, except `aoti_torch_check`, which throws a C++ exception. Rust declares
+//! all of them as `"C-unwind"`.
 
 mod properties;
 mod symbols;
@@ -15,7 +16,7 @@ use symbols::{Code, Functions, find, open_loaded};
 
 pub use symbols::{Boxed, Handle};
 
-/// Maximum number of dimensions of an output, as in numpy and in torch's TensorIterator.
+/// Maximum number of dimensions of an output. numpy and torch's TensorIterator have the same limit.
 pub const MAX_DIMS: usize = 64;
 
 /// The kinds of device that have kernels.
@@ -55,19 +56,20 @@ pub struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Returns the loaded shim. Panics before [`load`], which runs before any kernel is registered.
+/// Returns the loaded shim. Panics if [`load`] was not called. This cannot happen in a kernel, because
+/// kernels are registered after [`load`].
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }
 
-/// Loads the shim from the loaded libtorch_cpu at `path`. Later calls do nothing.
+/// Finds the functions of the shim in the loaded `libtorch_cpu.so` at `path`. Later calls do nothing.
 pub fn load(path: &str) -> Result<(), String> {
     if SHIM.get().is_some() {
         return Ok(());
     }
     let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
     let functions = Functions::find(&library)?;
-    // SAFETY: torch's headers and the C++ ABI declare these types for these names.
+    // SAFETY: torch's headers and the C++ ABI declare these function types for these names.
     let (delete_value, last_exception, operator_delete) = unsafe {
         (
             find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
@@ -110,13 +112,14 @@ pub fn load(path: &str) -> Result<(), String> {
 }
 
 impl Shim {
-    /// Returns whether the tensor is dense with strides (neither sparse nor mkldnn).
+    /// Returns whether the tensor has the layout `torch.strided`. Sparse and mkldnn tensors have other
+    /// layouts.
     pub fn is_strided(&self, tensor: Handle) -> Result<bool, String> {
         Ok(self.layout(tensor)? == self.strided)
     }
 
-    /// Returns the name of a dtype that the kernels do not support, for error messages. It tries the names
-    /// in order, so it is slow.
+    /// Returns the name of a dtype for error messages, given torch's code of the dtype. The shim has no
+    /// function for this. Therefore the function compares the code with that of each name, which is slow.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
         const NAMES: &[&str] = &[
             "float64",
@@ -141,8 +144,8 @@ impl Shim {
         ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
         NAMES.iter().copied().find(|name| {
-            // SAFETY: torch's headers declare every function with such a name as a constant without
-            // arguments.
+            // SAFETY: torch's headers declare every function with this prefix as `int32_t f()`, which returns
+            // a constant.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
             // SAFETY: the function takes no arguments.
             number.is_ok_and(|number| unsafe { number() } == dtype)
@@ -151,16 +154,17 @@ impl Shim {
 
     /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: `Tensor` owns the handle, and calls this once when it is dropped.
+        // SAFETY: `Tensor` owns the handle, and calls this function once, when the `Tensor` is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }
 
-    /// Frees the heap cell of an optional argument.
+    /// Frees the heap cell of a `Tensor?` argument.
     ///
     /// # Safety
-    /// `value` must be a present optional from the argument stack, and must not be used afterwards.
+    /// `value` must be the pointer of an argument that is present on the argument stack. It must not be used
+    /// afterwards.
     pub unsafe fn delete_optional(&self, value: *mut u64) {
-        // SAFETY: torch allocated the cell with `new`, and the caller owns it.
+        // SAFETY: torch allocated the cell with `new`, and the caller owns the cell.
         unsafe {
             match (self.delete_value, self.operator_delete) {
                 (Some(delete), _) => _ = delete(value),
@@ -170,11 +174,11 @@ impl Shim {
         }
     }
 
-    /// Allocates an uninitialized tensor. Returns torch's error text if torch provides it (from 2.13 on),
-    /// otherwise an empty text.
+    /// Allocates an uninitialized tensor. If this fails, returns torch's error text. Before torch 2.13, the
+    /// shim does not provide the text, and it is empty.
     ///
-    /// The tensor is contiguous, unless `heads_first` is set. Then the sizes end with heads, tokens and
-    /// columns, and the heads of a token are adjacent in memory.
+    /// The tensor is contiguous, unless `heads_first` is true. In this case `sizes` is
+    /// `[..., heads, tokens, columns]`, and the memory layout is `[..., tokens, heads, columns]`.
     pub fn empty(
         &self,
         sizes: &[i64],
@@ -191,7 +195,7 @@ impl Shim {
         }
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
-        // SAFETY: `sizes` and `strides` have `sizes.len()` values, and torch writes the new handle to
+        // SAFETY: `sizes` and `strides` have at least `sizes.len()` values. torch writes the new handle to
         // `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
@@ -202,8 +206,8 @@ impl Shim {
     }
 
     fn last_exception(&self) -> String {
-        // SAFETY: the result is null, or a NUL-terminated string that this thread borrows. It is copied
-        // below.
+        // SAFETY: `get` returns null, or a NUL-terminated string that torch keeps for this thread. This
+        // function copies it.
         let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
         if text.is_null() {
             return String::new();
@@ -230,19 +234,19 @@ impl Shim {
         }
     }
 
-    /// Registers kernels for the operators of `namespace` on one dispatch key ("CPU", "CUDA").
+    /// Registers kernels for operators of `namespace` on the dispatch key `key`, "CPU" or "CUDA".
     pub fn register(&self, namespace: &CStr, key: &CStr, kernels: &[(&CStr, Boxed)]) -> Result<(), String> {
         let (file, f) = (c"oxiwarp".as_ptr(), &self.functions);
         let mut library = std::ptr::null_mut();
-        // SAFETY: the strings end with NUL, and torch writes the handle to `library`. The handle is never
-        // deleted, because it owns the registrations.
+        // SAFETY: the strings end with NUL, and torch writes the handle to `library`. This crate never
+        // deletes the handle, because torch would then remove the registered kernels.
         let mut code = unsafe {
             (f.aoti_torch_library_init_impl)(namespace.as_ptr(), key.as_ptr(), file, line!(), &mut library)
         };
         for (name, kernel) in kernels {
             if code == 0 {
-                // SAFETY: the library handle is valid, and the kernel follows the boxed calling convention
-                // for its schema.
+                // SAFETY: the library handle is valid. The kernel follows the boxed calling convention and
+                // reads the arguments of its schema.
                 code = unsafe { (f.aoti_torch_library_impl)(library, name.as_ptr(), *kernel) };
             }
         }
@@ -253,13 +257,13 @@ impl Shim {
         }
     }
 
-    /// Throws the C++ exception that Python raises as `RuntimeError(message)`.
+    /// Throws a C++ exception, which Python raises as `RuntimeError(message)`.
     ///
     /// # Safety
-    /// Every frame up to torch must be `"C-unwind"`. Unwinding must be sound for every value that these
-    /// frames own.
+    /// Every function on the stack between this call and torch must be `"C-unwind"`. Unwinding must be sound
+    /// for every value that these functions own.
     pub unsafe fn throw(&self, op: &CStr, message: &CStr) {
-        // SAFETY: the strings end with NUL, and torch copies them before it throws.
+        // SAFETY: the strings end with NUL, and torch copies them before it throws the exception.
         unsafe {
             (self.functions.aoti_torch_check)(
                 false,

@@ -1,4 +1,4 @@
-//! An owned torch tensor handle, and its views for the `oxiwarp` crate.
+//! A torch tensor handle that Rust owns, and views of its memory for the `oxiwarp` crate.
 
 use crate::boundary::Failure;
 use crate::device::Location;
@@ -7,7 +7,7 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a tensor, with the names for its error messages.
+/// One owned reference to a tensor. It stores the names of operator and argument for error messages.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,
@@ -22,7 +22,7 @@ impl Drop for Tensor {
 }
 
 impl Tensor {
-    /// Takes ownership of one reference. `handle` must be a valid handle that the caller owns.
+    /// Takes ownership of one reference to a tensor. `handle` must be valid, and the caller must own it.
     pub fn own(handle: Handle, op: &'static str, name: &'static str, role: Role) -> Self {
         Tensor { handle, op, name, role }
     }
@@ -42,7 +42,7 @@ impl Tensor {
         self.name
     }
 
-    /// Returns the handle as a value for the result stack. Its reference passes to the caller.
+    /// Returns the handle as a value for torch's stack. The caller becomes the owner of the reference.
     pub fn into_raw(self) -> u64 {
         let handle = self.handle;
         std::mem::forget(self);
@@ -59,13 +59,14 @@ impl Tensor {
         self.empty_ordered(sizes, shim().dtypes[0], false)
     }
 
-    /// Allocates a contiguous tensor of `sizes`, of the same dtype and device.
+    /// Allocates a contiguous tensor of `sizes`, with the dtype and device of this tensor.
     pub fn empty(&self, sizes: &[i64]) -> Result<Tensor, String> {
         self.empty_ordered(sizes, shim().dtype(self.handle)?, false)
     }
 
-    /// Allocates a tensor of the same sizes, dtype and device. The heads of a token are adjacent in memory,
-    /// even if the head dimension precedes the token dimension.
+    /// Allocates a tensor with the sizes, dtype and device of this tensor. Its memory layout is
+    /// `[B, S, heads, D]`. If `heads_first` is true, its sizes are `[B, heads, S, D]`, and its strides are
+    /// permuted.
     pub fn empty_heads(&self, heads_first: bool) -> Result<Tensor, String> {
         self.empty_ordered(self.sizes()?, shim().dtype(self.handle)?, heads_first)
     }
@@ -81,8 +82,8 @@ impl Tensor {
         }
         match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name: "the result", role: Role::Output }),
-            // Python recognizes this text. It then allocates the same memory with torch to raise torch's
-            // own exception.
+            // The Python part of this package recognizes the text of this error. It then lets torch allocate
+            // the same memory, so that the user gets torch's own exception.
             Err(why) => Err(self.error(format!(
                 "could not allocate the result {sizes:?} on {}{}{why}",
                 self.location()?,
@@ -108,7 +109,7 @@ impl Tensor {
         Ok(Location { place, index })
     }
 
-    /// Returns an error unless this tensor is on the device `location`, the device of the argument `other`.
+    /// Returns an error if this tensor is not on `location`, the device of the argument `other`.
     pub fn expect_on(&self, location: Location, other: &str) -> Result<(), String> {
         let own = self.location()?;
         if own == location {
@@ -121,23 +122,23 @@ impl Tensor {
     #[inline]
     pub fn view_as(&self, dtype: Dtype) -> Result<View<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
+        // SAFETY: `self` owns the handle. torch keeps sizes, strides and storage alive as long as the handle.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns a view for writing. The schema marks this tensor as written. torch allows overlapping
-    /// tensors, so the host function checks for overlap.
+    /// Returns a view for writing. The schema tells torch that the operator writes this tensor. torch permits
+    /// arguments that overlap in memory, so the `oxiwarp` function checks for overlap.
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
+        // SAFETY: `self` owns the handle. torch keeps sizes, strides and storage alive as long as the handle.
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns sizes and strides. A tensor without elements gets contiguous strides. Autograd passes such
-    /// tensors with expanded strides, and torch's `contiguous()` does not change them.
+    /// Returns sizes and strides. For a tensor without elements, the strides are those of a contiguous
+    /// tensor. Autograd passes empty tensors with stride 0, and torch's `contiguous()` does not change them.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
@@ -164,19 +165,20 @@ impl Tensor {
         self.one_of(shim().dtypes, Dtype::FLOATS)
     }
 
-    /// Returns the dtype of a tensor of indices, or an error if it is not int64 or int32.
+    /// Returns the dtype of a tensor of indices, or an error if it is neither int64 nor int32.
     pub fn index_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of(shim().index_dtypes, Dtype::INDICES)?;
         dtype.ok_or_else(|| self.wrong_dtype("int64 or int32"))
     }
 
-    /// Returns the dtype of a mask that is not a float mask, or an error if it is not bool.
+    /// Returns the dtype of an attention mask that is not f32, f16 or bf16. Fails if it is not bool.
     pub fn mask_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of([shim().bool_dtype], [Dtype::Bool])?;
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))
     }
 
-    /// Returns the dtype of `dtypes` whose torch code in `numbers` is the tensor's, or `None`.
+    /// Returns the element of `dtypes` that has the tensor's dtype, or `None`. `numbers` has torch's codes of
+    /// `dtypes`.
     #[inline]
     fn one_of<const N: usize>(&self, numbers: [i32; N], dtypes: [Dtype; N]) -> Result<Option<Dtype>, String> {
         let number = shim().dtype(self.handle)?;
@@ -203,7 +205,7 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: torch keeps `dim` sizes and strides per tensor, which live as long as the handle.
+        // SAFETY: torch keeps `dim` sizes and strides for each tensor. They stay valid as long as the handle.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

@@ -1,9 +1,9 @@
-//! Definitions of the CUDA driver functions. Each is one jump instruction through a slot that contains the
-//! function's address.
+//! Definitions of the CUDA driver functions. Each function is one indirect jump to the driver's own function.
+//! The jump reads its target address from a static variable, the function's slot.
 //!
-//! The list has every symbol that `cust` 0.3.2 references, plus the symbols that the `oxiwarp` crate
-//! declares itself (`host/src/device/cuda/sys.rs`). Jumps leave arguments and return value in place, so one
-//! macro serves every signature.
+//! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
+//! that `host/src/device/cuda/sys.rs` declares. A jump leaves arguments and return value in place. One macro
+//! can therefore define functions of every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
@@ -13,8 +13,8 @@ use crate::unloaded;
 /// A function's name and the slot from which its jump reads the address.
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
-/// Assembler directive that hides a symbol from the other libraries of the process. They keep calling the
-/// driver's own function.
+/// Assembler directive that makes a symbol invisible to the other libraries of the process. For example,
+/// torch still calls the `cuInit` of `libcuda.so.1`, not the `cuInit` of this crate.
 macro_rules! hidden {
     ($name:ident) => {
         concat!(".hidden ", stringify!($name))

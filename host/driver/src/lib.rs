@@ -1,18 +1,20 @@
 //! Run-time binding to the NVIDIA driver library.
 //!
-//! `cust` declares the driver API as external symbols. A program that links `cust` does not start if
-//! `libcuda.so.1` is missing. This crate defines these symbols itself, hidden from the other libraries of
-//! the process.
+//! The crate `cust` declares the driver API as external symbols. Without this crate, a program that links
+//! `cust` does not start if `libcuda.so.1` is missing. This crate defines the symbols itself and hides them
+//! from the other libraries of the process.
 //!
-//! Each definition is a jump through a slot (`entry_points.rs`). [`load`] or the first `cuInit` opens the
-//! library and fills the slots. Before that, or without a driver, every function returns
-//! `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
+//! Each defined function jumps to an address that is stored in a static variable, its slot
+//! (`entry_points.rs`). [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses
+//! to the slots. Until then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString`
+//! return `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
 //!
-//! At build time `cust` requires a folder with a `libcuda.so`. `link/lib64/libcuda.so` is a linker script
-//! that contains only a comment. `CUDA_LIBRARY_PATH` in `.cargo/config.toml` names its folder.
+//! When `cust` is compiled, it requires a folder with a file `libcuda.so`. `link/lib64/libcuda.so` is such a
+//! file: a linker script that contains only a comment. `CUDA_LIBRARY_PATH` in `.cargo/config.toml` names the
+//! folder `link`.
 //!
-//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise the linker does not
-//! see the definitions.
+//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link
+//! this crate, and the driver symbols are undefined.
 
 mod entry_points;
 
@@ -25,7 +27,7 @@ use std::sync::atomic::Ordering;
 use entry_points::{SLOTS, hidden};
 use libloading::Library;
 
-/// `CUresult` as an integer. A Rust enum would lack the codes of newer drivers.
+/// `CUresult` as an integer. With a Rust enum, a code that a newer driver adds would be undefined behaviour.
 type CuResult = c_uint;
 const SUCCESS: CuResult = 0;
 const INVALID_VALUE: CuResult = 1;
@@ -50,7 +52,8 @@ macro_rules! jump {
 type Init = unsafe extern "C" fn(c_uint) -> CuResult;
 type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult;
 
-/// The open driver library, with the two functions that this crate calls itself.
+/// The open driver library, with the addresses of `cuInit` and `cuGetErrorString`, which this crate calls
+/// itself.
 struct Driver {
     init: Init,
     error_string: ErrorString,
@@ -58,15 +61,16 @@ struct Driver {
     _library: Library,
 }
 
-/// Opens the driver library once per process. The error says why the library could not be opened.
+/// Opens the driver library. If an earlier call in the process opened it, this function does nothing. The
+/// error text says why the library could not be opened.
 ///
-/// This function only makes the driver API callable. `cust::init` or `cuInit` initializes the driver.
+/// This function does not initialize the driver. Call `cust::init` or `cuInit` for this.
 pub fn load() -> Result<(), &'static str> {
     driver().map(|_| ())
 }
 
-/// Returns the names of driver functions that the opened library does not export. A call to such a function
-/// returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
+/// Returns the names of the driver functions that `libcuda.so.1` lacks, for example because it is too old. A
+/// call of such a function returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
 pub fn missing() -> Vec<&'static str> {
     let absent = unsupported as *mut c_void;
     SLOTS
@@ -87,7 +91,7 @@ fn open() -> Result<Driver, String> {
     let library = unsafe { Library::new(name) }
         .map_err(|e| format!("the NVIDIA driver is not available: {}", e.source().unwrap_or(&e)))?;
     let function = |name: &CStr| {
-        // SAFETY: the symbol is not called or dereferenced, only its address is read.
+        // SAFETY: this code only reads the address of the symbol. It does not call or dereference it.
         unsafe { library.get::<*mut c_void>(name) }
             .ok()
             .map(|symbol| *symbol)
@@ -100,9 +104,9 @@ fn open() -> Result<Driver, String> {
     for (name, slot) in SLOTS {
         slot.store(function(name).unwrap_or(unsupported as *mut c_void), Ordering::Release);
     }
-    // SAFETY: this is the signature that the driver API documents for `cuInit`.
+    // SAFETY: `Init` is the signature that the driver API documents for `cuInit`.
     let init = unsafe { std::mem::transmute::<*mut c_void, Init>(init) };
-    // SAFETY: this is the signature that the driver API documents for `cuGetErrorString`.
+    // SAFETY: `ErrorString` is the signature that the driver API documents for `cuGetErrorString`.
     let error_string = unsafe { std::mem::transmute::<*mut c_void, ErrorString>(error_string) };
     Ok(Driver { init, error_string, _library: library })
 }
@@ -134,14 +138,14 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
 /// Opens the driver library and initializes the driver. All other driver functions require this call first.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
-        // SAFETY: the pointer came from the open library, and `cuInit` has no precondition.
+        // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
         Ok(driver) => unsafe { (driver.init)(flags) },
         Err(_) => NO_DEVICE,
     }
 }
 
-/// Returns the message of an error, also without a driver. `cust` formats its errors with this function and
-/// panics if it fails.
+/// Returns the message of a CUDA error code. It also succeeds without a driver, because `cust` calls it to
+/// format its errors and panics if the call fails.
 ///
 /// # Safety
 /// `text` must be null or valid for a write.
@@ -152,8 +156,8 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
         return INVALID_VALUE;
     }
     let message = match driver() {
-        // SAFETY: the pointer came from the open library. `text` is not null, so the caller guarantees that
-        // it is writable.
+        // SAFETY: `driver.error_string` is the address of `cuGetErrorString` in the open library. `text` is
+        // not null, so the caller guarantees that it is writable.
         Ok(driver) if unsafe { (driver.error_string)(error, text) } == SUCCESS => return SUCCESS,
         Ok(_) => UNKNOWN,
         Err(_) => ABSENT,

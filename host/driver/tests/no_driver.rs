@@ -1,7 +1,8 @@
-//! Checks that `cust` links, starts and returns readable errors with and without a driver.
+//! Checks that a program with `cust` links and starts with and without a driver, and that `cust` then returns
+//! readable errors.
 //!
-//! Linking this file is part of the test, because the file uses enough of `cust` to need the driver
-//! symbols.
+//! The link step is part of the test: the functions of this file reference enough of `cust` to need the
+//! driver symbols.
 
 use cust::error::CudaError;
 use cust::prelude::*;

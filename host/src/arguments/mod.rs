@@ -1,24 +1,26 @@
-//! Conversion of arguments from another language to those of the public functions.
+//! Converts the arguments of a call from another language to arguments of the public functions.
 //!
-//! A binding implements [`Source`] for its calls. [`Argument`] is implemented for all argument types of the
-//! ops except `Device` and `Stream`, so a binding does not repeat the arguments of an op. `rope` and
-//! `qk_norm_rope` take their arguments in groups.
+//! For each call, a language binding such as the Python extension provides a [`Source`]. It has five queues:
+//! tensors, outputs, floats, integers and bools. An [`Argument`] type takes its values from the front of
+//! these queues. Only the order within each queue matters.
 //!
-//! A source has five queues: tensors, outputs, floats, integers and bools. Arguments are taken in order
-//! within each queue, but the order between queues is free.
+//! [`Argument`] is implemented for all parameter types of the ops except `Device` and `Stream`. A binding
+//! therefore needs no separate code for each op. `rope` and `qk_norm_rope` take structs such as `Rope`, which
+//! take several values each.
 use crate::{Error, View, ViewMut};
 
-/// The role of a tensor in an op, relative to the other tensors. The roles are those of
-/// `oxiwarp/ops/_roles.py` that Rust kernels use.
+/// The role of a tensor in an op: its shape and dtype relative to the other tensors. Python gives each tensor
+/// of an operator a role in `oxiwarp/ops/_roles.py`. This enum has the roles that occur in operators with
+/// Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
     Rows,
-    /// A per-column parameter in the dtype of the rows or in f32.
+    /// A parameter with one element per column, in the dtype of the rows or in f32.
     Vector,
     /// A per-column parameter in the dtype of the rows.
     Bias,
-    /// An operand that broadcasts to the rows, in their dtype or in f32.
+    /// An operand that broadcasts to the shape of the rows, in the dtype of the rows or in f32.
     Broadcast,
     /// One number per row.
     PerRow,
@@ -26,11 +28,11 @@ pub enum Role {
     Classes,
     /// Queries, keys or values.
     Heads,
-    /// A parameter per column of a head, in the dtype of the heads or in f32.
+    /// A parameter with one element per column of a head, in the dtype of the heads or in f32.
     HeadVector,
     /// One number per token and head.
     PerHead,
-    /// Cosines or sines, in the dtype of the heads or in f32.
+    /// Cosines or sines of rotary embedding, in the dtype of the heads or in f32.
     Table,
     /// An attention mask: bool, or numbers that are added to the scores.
     Mask,
@@ -51,7 +53,8 @@ pub enum ScalarKind {
     Bool,
 }
 
-/// A source of the arguments of one call. Each method takes the next argument of its kind.
+/// The arguments of one call, as queues of tensors, outputs, floats, integers and bools. Each method takes
+/// the next value of one queue.
 pub trait Source<'t> {
     /// The error if an argument cannot be taken.
     type Error: From<Error>;
@@ -66,7 +69,7 @@ pub trait Source<'t> {
     /// Takes an optional tensor.
     ///
     /// # Errors
-    /// Returns an error if the tensor is present but cannot be converted to a view.
+    /// Returns an error if the tensor is present but cannot be converted to a [`View`].
     fn optional(&mut self) -> Result<Option<View<'t>>, Self::Error>;
     /// Takes a required output.
     ///
@@ -76,33 +79,33 @@ pub trait Source<'t> {
     /// Takes an optional output.
     ///
     /// # Errors
-    /// Returns an error if the output is present but cannot be converted to a view.
+    /// Returns an error if the output is present but cannot be converted to a [`ViewMut`].
     fn optional_output(&mut self) -> Result<Option<ViewMut<'t>>, Self::Error>;
     /// Takes a floating-point number.
     ///
     /// # Errors
-    /// Returns an error if no argument of this kind is left.
+    /// Returns an error if the call has no further floating-point number.
     fn float(&mut self) -> Result<f32, Self::Error>;
     /// Takes an integer.
     ///
     /// # Errors
-    /// Returns an error if no argument of this kind is left.
+    /// Returns an error if the call has no further integer.
     fn int(&mut self) -> Result<i64, Self::Error>;
     /// Takes a bool.
     ///
     /// # Errors
-    /// Returns an error if no argument of this kind is left.
+    /// Returns an error if the call has no further bool.
     fn bool(&mut self) -> Result<bool, Self::Error>;
     /// Returns whether another argument of this kind is left.
     fn has(&self, scalar: ScalarKind) -> bool;
     /// Returns the role of the next tensor.
     fn role(&self) -> Option<Role>;
-    /// Returns the index of the next tensor, for the two methods below.
+    /// Returns the index of the next tensor, as [`Source::given_without`] and [`Source::missing`] expect it.
     fn position(&self) -> usize;
-    /// Returns the error for a call that passes the tensor `given` without the tensor `lacking`, which
-    /// `given` requires.
+    /// Returns the error for a call that passes tensor number `given` but not tensor number `lacking`, which
+    /// must come with it.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
-    /// Returns the error for an absent required tensor with the index `at`.
+    /// Returns the error for a required tensor, number `at` of the call, that is absent.
     fn missing(&self, at: usize) -> Self::Error;
 }
 
@@ -114,7 +117,8 @@ pub trait Argument<'t>: Sized {
     /// Returns an error if the call lacks the argument, or if its value is invalid for the type.
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error>;
 
-    /// Returns whether the call has the argument. A parameter with a default may be absent from a call.
+    /// Returns whether the call still has a value for this argument. If it has none, a parameter with a
+    /// default takes the default.
     fn is_left<S: Source<'t>>(source: &S) -> bool {
         let _ = source;
         true
@@ -198,8 +202,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements [`Argument`] for enums of two variants, which a call passes as a bool. The first variant is
-/// `true`, the second `false`.
+/// Implements [`Argument`] for enums of two variants. A call passes a bool: `true` stands for the variant
+/// that is named first, `false` for the second.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {
@@ -215,8 +219,8 @@ macro_rules! choices {
 }
 pub(crate) use choices;
 
-/// Defines a struct and implements [`Argument`] for it by taking the fields in order. A field with a
-/// default may be absent from a call.
+/// Defines a struct and implements [`Argument`] for it. The implementation takes the fields in order. If a
+/// call has no value left for a field with a default, the field gets the default.
 macro_rules! arguments {
     (
         $(#[$doc:meta])*

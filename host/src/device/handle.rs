@@ -1,4 +1,5 @@
-//! The device handle. It launches through the CUDA driver or on the CPU executor.
+//! The device handle [`Device`]. It launches kernels through the CUDA driver, or on the CPU executor, which
+//! runs the same Rust kernels thread by thread on the host.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
@@ -18,8 +19,8 @@ pub(crate) enum Location {
     Cuda(usize),
 }
 
-/// A device on which ops run: a GPU or the CPU executor. Clones are cheap. A device may be used from any
-/// thread.
+/// A device on which ops run: a GPU, or the CPU executor, which runs kernels on the host. A clone refers to
+/// the same device. All methods can be called from any thread.
 #[derive(Clone)]
 pub struct Device {
     kind: Kind,
@@ -40,11 +41,12 @@ impl From<Kind> for Device {
 }
 
 impl Device {
-    /// Returns GPU number `index`, in the primary context that torch and the CUDA runtime use. Each GPU is
-    /// opened once per process.
+    /// Returns GPU number `index`. Its context is the primary context, which torch and the CUDA runtime also
+    /// use. Each GPU is opened once per process.
     ///
-    /// If the environment variable `OXIWARP_ARCH` is set, for example to `sm_80`, all GPUs load this PTX
-    /// instead of the newest. The variable is read when the first GPU is opened.
+    /// By default, a GPU loads the newest PTX that it can run. If the environment variable `OXIWARP_ARCH` is
+    /// set, for example to `sm_80`, all GPUs load this PTX instead. The variable is read when the first GPU
+    /// is opened.
     ///
     /// # Errors
     /// Returns an error if there is no driver, no such GPU, or no embedded PTX that the GPU can run.
@@ -52,7 +54,8 @@ impl Device {
         Cuda::open(index).map(|cuda| Kind::Cuda(cuda).into())
     }
 
-    /// Opens GPU number `index` with the PTX of `arch` instead of the newest, for tests and comparisons.
+    /// Opens GPU number `index` with the PTX of `arch` instead of the newest PTX. Tests use this function to
+    /// run old PTX on a new GPU.
     ///
     /// # Errors
     /// Same as [`Device::cuda`]. Also fails if the GPU cannot run `arch`.
@@ -60,8 +63,8 @@ impl Device {
         Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
-    /// Opens GPU number `index` with the caller's PTX text, written for `arch`. Use it to try out kernels
-    /// that were edited by hand.
+    /// Opens GPU number `index` with the PTX text of the caller, which is written for `arch`. Use this
+    /// function to try out PTX that you edited by hand.
     ///
     /// # Safety
     /// Ops launch the entries of `text`. An entry with the name of an oxiwarp kernel must take the same
@@ -75,7 +78,8 @@ impl Device {
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
-    /// Returns the name of GPU number `index` and the architecture of the PTX to load. Creates no context.
+    /// Returns the name of GPU number `index` and the architecture of the PTX that [`Device::cuda`] would
+    /// load on it. It does not create a context.
     ///
     /// # Errors
     /// Same as [`Device::cuda`].
@@ -104,7 +108,7 @@ impl Device {
         }
     }
 
-    /// Returns the architecture of the device's PTX, or `None` on the CPU.
+    /// Returns the architecture of the PTX that the device loads, or `None` for the CPU executor.
     pub fn arch(&self) -> Option<Arch> {
         match &self.kind {
             Kind::Cuda(cuda) => Some(cuda.ptx.arch),
@@ -112,15 +116,16 @@ impl Device {
         }
     }
 
-    /// Returns the same device with a launch override, for `tune` and tests. Ops then use the launch
-    /// configuration of `over`.
+    /// Returns the same device with a launch override, for `tune` and tests. On the returned device, ops use
+    /// the launch configuration `over` instead of their own choice.
     #[doc(hidden)]
     #[must_use]
     pub fn with_override(&self, over: LaunchOverride) -> Self {
         Self { kind: self.kind.clone(), recorder: Some(Arc::new(LaunchRecorder::new(over))) }
     }
 
-    /// Returns and clears the list of launches on a device with an override.
+    /// Returns the launches since the last call of this function, and clears the list. Only a device with a
+    /// launch override has a list.
     #[doc(hidden)]
     pub fn take_launches(&self) -> Vec<String> {
         self.recorder.as_ref().map_or(vec![], |recorder| recorder.take())
@@ -139,8 +144,8 @@ impl Device {
         }
     }
 
-    /// Returns the bytes of L2 if kernels should use an [`L2Policy`](cuda_std::l2::L2Policy) on this
-    /// device, or `None`.
+    /// Returns the bytes of L2, or `None` if kernels should load with the default L2 policy on this device.
+    /// [`L2Policy`](cuda_std::l2::L2Policy) describes the other policy, `evict_last`.
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,
@@ -163,10 +168,10 @@ impl Device {
         }
     }
 
-    /// Launches `kernel` for `dtype`.
+    /// Launches the variant of `kernel` for the element type `dtype`.
     ///
     /// On a GPU, this is one `cuLaunchKernelEx` on the caller's stream, so a CUDA graph can capture it. The
-    /// first launch of a kernel also loads the kernel.
+    /// first launch of a kernel also loads its PTX.
     ///
     /// # Safety
     /// `args` must point to values of the types that the kernel declares. The kernel's own safety
@@ -200,7 +205,7 @@ impl Device {
         }
     }
 
-    /// Waits until all work submitted to the device is done.
+    /// Blocks until all work submitted to the device is done.
     ///
     /// # Errors
     /// Returns a driver error if a kernel failed.
@@ -216,7 +221,8 @@ impl OwnedStream {
     /// Creates a stream on a GPU.
     ///
     /// # Errors
-    /// Returns an error on the CPU executor, which has no streams, or a driver error.
+    /// Returns a driver error if the stream cannot be created. Also fails on the CPU executor, which has no
+    /// streams.
     pub fn new(device: &Device) -> Result<Self> {
         let Some(cuda) = device.as_cuda() else {
             let why = "the CPU executor has no streams".into();

@@ -8,8 +8,8 @@ use cuda_std::cpu::{self, Kernel};
 use super::cuda::{Cuda, OwnKernels};
 use crate::{Arch, Device, Error, Launch, Result, Stream};
 
-/// Kernels of a device crate that is not part of oxiwarp, loaded on a device. On a GPU they are PTX, on the
-/// CPU executor they are functions. The package `examples/own-kernel` is a complete example.
+/// The kernels of a crate that is not part of oxiwarp, loaded on a device. A GPU runs their PTX. The CPU
+/// executor runs their Rust functions. The package `examples/own-kernel` is a complete example.
 pub struct Kernels {
     device: Device,
     loaded: Loaded,
@@ -23,18 +23,18 @@ enum Loaded {
 impl Kernels {
     /// Loads kernels on `device`.
     ///
-    /// - `functions` are the `KERNELS` tables that `cuda_std::entry!` defines, one per file.
-    /// - `ptx` is the output of `cuda_builder` for the crate, for one or more architectures.
+    /// - `functions` are the `KERNELS` tables that `cuda_std::entry!` defines, one table per source file.
+    /// - `ptx` is the PTX that `cuda_builder` made from the crate, for one or more architectures.
     ///
     /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
-    /// The CPU executor uses the functions.
+    /// The CPU executor calls the Rust functions in `functions` instead.
     ///
     /// # Errors
     /// Returns an error in these cases:
     ///
-    /// - The GPU can run none of the texts.
+    /// - The GPU can run none of the architectures in `ptx`.
     /// - The driver rejects the PTX. The error contains the driver's log.
-    /// - The PTX lacks a kernel of `functions`.
+    /// - A kernel of `functions` is not in the PTX.
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -66,9 +66,9 @@ impl Kernels {
         &self.device
     }
 
-    /// Launches the kernel `name`, for example `"l2_normalize_bf16"`, on `stream`. The macro
-    /// [`args!`](crate::args) makes `args`. A CUDA graph can capture the launch. On the CPU executor, the
-    /// launch is done when this function returns.
+    /// Launches the kernel `name`, for example `"l2_normalize_bf16"`, on `stream`. Make `args` with the macro
+    /// [`args!`](crate::args). A CUDA graph can capture the launch. On the CPU executor, the launch is done
+    /// when this function returns.
     ///
     /// # Safety
     /// The number and types of the arguments must match the kernel's declaration. The kernel's own safety
@@ -77,9 +77,9 @@ impl Kernels {
     /// # Errors
     /// Returns an error in these cases:
     ///
-    /// - There is no such kernel.
+    /// - There is no kernel `name`.
     /// - The device does not support the launch configuration.
-    /// - The CPU executor detects a fault in the kernel.
+    /// - The CPU executor detects an error in the kernel, for example a data race.
     pub unsafe fn launch(
         &self,
         name: &str,

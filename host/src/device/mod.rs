@@ -1,7 +1,7 @@
-//! Devices: GPUs through the CUDA driver, and the CPU executor.
+//! Devices: GPUs through the CUDA driver, and the CPU executor, which runs kernels on the host.
 //!
-//! The modules from low to high level are `ptx` (the embedded PTX), `launch` (launch parameters) and `cuda`
-//! (the CUDA driver). The files of this folder select between the driver and the CPU executor.
+//! `ptx` has the embedded PTX, `launch` the launch parameters, and `cuda` the calls of the CUDA driver.
+//! `handle.rs` and `kernels.rs` launch a kernel through `cuda` or on the CPU executor.
 pub(crate) mod cuda;
 pub(crate) mod handle;
 pub(crate) mod kernels;

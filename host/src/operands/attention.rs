@@ -12,10 +12,11 @@ pub struct Attention {
     pub order: HeadsOrder,
     /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Causal mask: a query sees no key after its own position. The last query is aligned with the last key.
+    /// Causal mask: a query sees no key after its own position. The last query and the last key have the same
+    /// position.
     pub causal: bool,
-    /// Sliding window: the maximum number of keys that a query sees before and after its position; `None`: no
-    /// limit.
+    /// Sliding window: the maximum number of keys that a query sees before and after its own position. `None`
+    /// means no limit.
     pub window: [Option<u32>; 2],
     /// Scores become `softcap * tanh(score / softcap)`; at most 1000.
     pub softcap: Option<f32>,
@@ -25,25 +26,26 @@ arguments! {
     /// The inputs of attention.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionInputs<'a> {
-        /// Queries `[B, Sq, H, D]`, or in the order of [`Attention::order`], in f16 or bf16. The last
-        /// dimension is contiguous.
+        /// Queries `[B, Sq, H, D]`, or `[B, H, Sq, D]` if [`Attention::order`] says so, in f16 or bf16. The
+        /// last dimension is contiguous.
         pub q: View<'a>,
         /// Keys `[B, Sk, Hkv, D]`. H is a multiple of Hkv.
         pub k: View<'a>,
         /// Values, with the shape of `k`.
         pub v: View<'a>,
-        /// Mask that broadcasts to `[B, H, Sq, Sk]`. `Bool`: whether a query sees a key. f32 or the dtype of
-        /// `q`: additive mask.
+        /// Mask that broadcasts to `[B, H, Sq, Sk]`. A `Bool` mask is true where a query sees a key. A mask
+        /// in f32 or in the dtype of `q` is added to the scores.
         pub mask: Option<View<'a>>,
-        /// Start offsets of packed sequences in `q` and in `k`, followed by the end of the last one: i32,
-        /// `[sequences + 1]`. The tensors then have no batch dimension. Rows after the last sequence attend
-        /// to no key, and no query attends to them.
+        /// For packed sequences: their start offsets in `q` and in `k`, and the end of the last sequence, as
+        /// i32 `[sequences + 1]`. The tensors then have no batch dimension. Tokens after the last sequence
+        /// are padding: they attend to no key, and no query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
 }
 
 impl<'t> Argument<'t> for Attention {
-    /// Takes the parameters. A negative window limit means no limit, and a softcap of 0 means no softcap.
+    /// Takes the parameters from a call. A negative window limit stands for no limit, and a softcap of 0 for
+    /// no softcap.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let order = HeadsOrder::take(source)?;
@@ -55,8 +57,8 @@ impl<'t> Argument<'t> for Attention {
     }
 }
 
-/// Minimum scale of the kernels that apply the scale late. They divide by it, and the quotient is infinite
-/// for scales below about 1.6e-38.
+/// Minimum scale for kernels that multiply by the scale only inside the exponential. They also divide by the
+/// scale, and the quotient is infinite for scales below about 1.6e-38.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
 /// The mask as a kernel reads it.
@@ -65,7 +67,8 @@ pub(crate) struct MaskLayout {
     pub base: *const c_void,
     /// `Bool`, `F32` or the element type of the heads.
     pub dtype: Dtype,
-    /// Strides in elements of batch, head, query and key. A stride is 0 where the mask broadcasts.
+    /// Strides in elements between batches, heads, queries and keys. A dimension in which the mask broadcasts
+    /// has stride 0.
     pub strides: [i64; 4],
 }
 

@@ -9,8 +9,8 @@ use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 /// Maximum columns per head.
 const MAX_DIM: i64 = 256;
 
-/// Checks the sizes of keys and values against those of the queries. Sizes are batch, token, head and
-/// column.
+/// Checks the sizes of keys and values against the sizes of the queries. The two array parameters are the
+/// sizes of queries and of keys: batches, tokens, heads and columns.
 pub(crate) fn sizes(
     op: &'static str,
     inputs: &AttentionInputs,
@@ -29,8 +29,8 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    // Without query heads, `heads % kv_heads` is 0 for any number of key heads. Reject such a call, because
-    // its keys and values would get no gradient.
+    // A call without query heads passes the test `heads % kv_heads == 0` for any `kv_heads`. Reject it if
+    // there are key heads, because no kernel would write their gradients.
     if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
@@ -38,8 +38,8 @@ pub(crate) fn sizes(
     Ok(())
 }
 
-/// Returns the number of packed sequences, or `None` if the sequences are not packed. `tokens` are the
-/// numbers of queries and keys.
+/// Checks `cu_seqlens`, the start offsets of packed sequences. Returns the number of sequences, or `None` if
+/// the sequences are not packed. `tokens` has the number of queries and the number of keys.
 pub(crate) fn sequences(
     op: &'static str,
     device: &Device,
@@ -57,14 +57,14 @@ pub(crate) fn sequences(
     Ok(Some(starts - 1))
 }
 
-/// Checks offsets of sequences in host memory. They must start with 0, ascend, and not exceed `tokens`.
-/// Otherwise two blocks could write the same rows.
+/// Checks the start offsets of packed sequences on the CPU. They must start with 0, never decrease, and not
+/// exceed `tokens`. Otherwise sequences could overlap, and two blocks would write the same rows.
 ///
-/// Offsets in GPU memory are not checked, because reading them would synchronize with the GPU.
+/// The caller does not check offsets in GPU memory, because reading them would block until the GPU is done.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
     let len = view.shape().first().map_or(0, |&len| len as usize);
-    // SAFETY: `contiguous` checked that this is a contiguous i32 tensor of `len` elements, and the device
-    // is the CPU.
+    // SAFETY: `contiguous` checked that `view` is a contiguous i32 tensor of `len` elements. This function is
+    // called only for the CPU.
     let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
     let mut min = 0;
     for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
@@ -78,7 +78,8 @@ fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> 
     Ok(())
 }
 
-/// Checks a tensor of heads. Returns its sizes (batch, token, head, column) and its kernel argument.
+/// Checks a query, key, value or output tensor. Returns its sizes (batches, tokens, heads, columns) and the
+/// kernel argument for it.
 pub(crate) fn heads(
     op: &'static str,
     device: &Device,
@@ -105,13 +106,15 @@ pub(crate) fn heads(
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary. Use 0, which never prevents vector access.
+    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace it by 0, because another
+    // value could rule out 16-byte vector access.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
 }
 
-/// Checks a mask for scores of `shape`. Without a shape (packed sequences), a mask is an error.
+/// Checks a mask against `shape`, the shape of the scores. Packed sequences have no such shape. For them,
+/// `shape` is `None` and a mask is an error.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,
@@ -133,7 +136,7 @@ pub(crate) fn mask(
     Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
 }
 
-/// Checks that a tensor is contiguous and has this dtype and shape.
+/// Checks that a tensor is contiguous, and that it has this dtype and shape.
 pub(crate) fn contiguous(
     op: &'static str,
     device: &Device,
@@ -154,7 +157,8 @@ pub(crate) fn contiguous(
     Ok(())
 }
 
-/// Converts a size to u32. The limit of 2^29 leaves room for window positions in i32.
+/// Converts a size to u32. Sizes must be below 2^29, so that kernels can compute window limits in i32 without
+/// overflow.
 pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u32> {
     if size <= i64::from(i32::MAX / 4) {
         return Ok(size as u32);
@@ -162,8 +166,9 @@ pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u3
     Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
 }
 
-/// Checks a softcap, where 0 means none. In f32, `1 - 2 / (1 + e^2x)` has an error of `2^-24` times the
-/// cap. Above 1000 this error exceeds the precision of a 16-bit result.
+/// Checks a softcap, where 0 means none. The kernels compute tanh in f32 as `1 - 2 / (1 + e^2x)`. The error
+/// of a capped score is then `2^-24` times the cap. Above 1000, this error would be visible in 16-bit
+/// results.
 pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
     match finite(op, "softcap", value, 0.0)? {
         value if value <= 1_000.0 => Ok(value),

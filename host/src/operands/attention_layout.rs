@@ -13,13 +13,13 @@ pub(crate) struct AttentionLayout {
     pub k: Heads,
     pub v: Heads,
     pub out: Heads,
-    /// Output `ln(sum(exp(scores)))` in f32, contiguous `[B, H, Sq]`, or null if it is not requested.
+    /// Output `ln(sum(exp(scores)))` in f32, contiguous `[B, H, Sq]`. Null if the caller does not request it.
     pub lse: *mut f32,
     /// Number of batches, or of packed sequences.
     pub batches: u32,
-    /// Queries per batch, or of all sequences together if they are packed.
+    /// Queries per batch. For packed sequences, the number of queries of all sequences.
     pub queries: u32,
-    /// Keys per batch, or of all sequences together if they are packed.
+    /// Keys per batch. For packed sequences, the number of keys of all sequences.
     pub keys: u32,
     pub heads: u32,
     pub kv_heads: u32,
@@ -67,7 +67,7 @@ impl AttentionLayout {
             checks::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
-        // The kernels search the sequence of each token, so there must be at least one.
+        // The kernels search for the sequence that contains a token. This search needs at least one sequence.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();
             return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });

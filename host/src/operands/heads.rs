@@ -1,4 +1,4 @@
-//! Queries and keys as arguments of an op: checks, and conversion to kernel arguments.
+//! Queries and keys as arguments of `rope` and `qk_norm_rope`: checks, and conversion to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
@@ -24,17 +24,16 @@ choices! { HeadsOrder: HeadsFirst, TokensFirst; }
 /// Queries or keys, and their output.
 #[derive(Debug)]
 pub struct Heads<'a> {
-    /// Input `[B, S, heads, D]`, `[B, heads, S, D]` or `[B, S, heads * D]`. The last dimension is
-    /// contiguous.
+    /// Input `[B, S, heads, D]`, `[B, heads, S, D]` or `[B, S, heads * D]`. Its last dimension is contiguous.
     pub x: View<'a>,
-    /// Parameters of the norm: `[D]`, or `[heads * D]` if all heads of a token are normalized together.
+    /// Weight and bias of the norm: `[D]`, or `[heads * D]` if all heads of a token are normalized together.
     pub affine: Affine<'a>,
     /// Output, with the shape and dtype of `x`.
     pub y: ViewMut<'a>,
 }
 
-/// Queries and keys. In a call, the parameters of both come after both tensors. Keys and parameters are
-/// optional.
+/// Queries and keys. A call passes `q`, `k`, then the weights of both norms, then their biases. Keys, weights
+/// and biases are optional.
 impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -61,8 +60,8 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and dtype that queries and keys have in common. `heads` is their number of heads, or 1 if the
-/// numbers differ. Rotation tables can have one angle per head only if they agree.
+/// The sizes and dtype that queries and keys share. `heads` is the number of heads if it is the same for
+/// both. Otherwise `heads` is 1, and rotation tables cannot have different angles per head.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,
@@ -72,7 +71,7 @@ pub(crate) struct Extent {
     pub order: HeadsOrder,
 }
 
-/// The sizes of a tensor of heads (batch, token, head, column), and its kernel argument.
+/// The sizes of a query or key tensor (batches, tokens, heads, columns), and the kernel argument for it.
 struct Split {
     sizes: [i64; 4],
     arg: HeadsArg,
@@ -81,7 +80,8 @@ struct Split {
 /// The interpretation of the head dimensions.
 pub(crate) struct Shape {
     pub order: HeadsOrder,
-    /// Columns per head in three-dimensional tensors. `None` means that all columns are one head.
+    /// Columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means that all
+    /// columns are one head.
     pub head_dim: Option<i64>,
     /// Whether all heads of a token are normalized together.
     pub across: bool,
@@ -110,8 +110,8 @@ pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     inv_cols: 1.0,
 };
 
-/// Checks queries or keys. Returns the sizes and the kernel argument. Clears `vec4s` if vec4 access is not
-/// possible.
+/// Checks queries or keys. Returns their sizes and the kernel argument for them. Sets `vec4s` to false if a
+/// kernel cannot read them four elements at a time.
 pub(crate) fn operand(
     op: &'static str,
     device: &Device,
@@ -177,14 +177,15 @@ fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shap
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary. Use 0, which never prevents vec4 access.
+    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace it by 0, because another
+    // value could rule out access to four elements at a time.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     let arg = HeadsArg { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) };
     Ok(Split { sizes, arg })
 }
 
-/// Checks an optional parameter of the norm and returns its kernel argument.
+/// Checks the weight or bias of a norm, and returns the kernel argument for it. It may be absent.
 fn parameter(
     op: &'static str,
     device: &Device,
@@ -209,7 +210,7 @@ fn parameter(
     Ok(OperandArg { rows, kind })
 }
 
-/// Checks that no output overlaps an input, another output, or one of `angles`.
+/// Checks that no output overlaps an input, another output, or a tensor of rotation angles.
 pub(crate) fn disjoint(
     op: &'static str,
     tensors: [Option<&Heads>; 2],

@@ -1,4 +1,5 @@
-//! Operands that broadcast to the rows of a norm: checks, and conversion to kernel arguments.
+//! The operands of a norm: scale, shift, gate, weight and bias. This file checks them and converts them to
+//! kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
@@ -10,8 +11,8 @@ use crate::arguments::{Argument, Source, arguments};
 use crate::{Device, Dtype, Error, Result, View};
 
 arguments! {
-    /// A scale, shift or gate. It broadcasts to `x`, for example `[B, 1, D]`, `[B, S, D]` or `[D]`, in the
-    /// dtype of `x` or in f32. An optional table `[D]` is added to it, as diffusers does with
+    /// A scale, shift or gate, in the dtype of `x` or in f32. It broadcasts to `x: [B, S, D]`, for example
+    /// from `[B, 1, D]` or `[D]`. An optional table `[D]` is added to it, such as diffusers'
     /// `scale_shift_table`.
     #[derive(Clone, Copy, Debug)]
     pub struct Modulation<'a> {
@@ -41,7 +42,7 @@ impl<'a> From<View<'a>> for Modulation<'a> {
 }
 
 arguments! {
-    /// The modulation of a norm: `norm * (1 + scale) + shift`.
+    /// Scale and shift of a norm, which becomes `norm * (1 + scale) + shift`.
     #[derive(Clone, Copy, Debug)]
     pub struct ScaleShift<'a> {
         /// The norm is multiplied by `1 + scale`.
@@ -52,7 +53,7 @@ arguments! {
 }
 
 arguments! {
-    /// The parameters of a norm, each `[D]` in the dtype of `x` or in f32.
+    /// Weight and bias of a norm, each `[D]` in the dtype of `x` or in f32.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Affine<'a> {
         /// Factor of the normalized value.
@@ -62,7 +63,7 @@ arguments! {
     }
 }
 
-/// An op, its device, and the tensor `x` to which its operands broadcast.
+/// The name of an op, its device, and the tensor `x` to whose shape the other operands broadcast.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
@@ -83,8 +84,8 @@ impl<'a> Target<'_, 'a> {
         }
     }
 
-    /// Checks an optional vector with one element per column of `x`. Clears `vec4s` if vec4 access is not
-    /// possible.
+    /// Checks an optional vector with one element per column of `x`. Sets `vec4s` to false if a kernel cannot
+    /// read it four elements at a time.
     fn vector(&self, arg: &'static str, view: Option<&View>, vec4s: &mut bool) -> Result<OperandArg> {
         let Some(view) = view else { return Ok(OperandArg::ABSENT) };
         let cols = &self.x.shape()[self.x.shape().len() - 1..];
@@ -106,8 +107,8 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// Checks a modulation and returns its kernel argument. `rows` are the rows of its value in the layout
-    /// of the launch.
+    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` is the address and the
+    /// strides of its value after the broadcast to `x`.
     pub fn modulation(
         &self,
         [arg, table]: ModulationNames,
@@ -150,7 +151,7 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// Returns the views of scale and shift, broadcast to the shape of `x`.
+    /// Returns views of scale and shift that are broadcast to the shape of `x`.
     pub fn both_over_rows(
         &self,
         [scale, shift]: [ModulationNames; 2],
@@ -159,8 +160,8 @@ impl<'a> Target<'_, 'a> {
         Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
     }
 
-    /// Returns the view of a modulation's value, broadcast to the shape of `x`. For an absent modulation,
-    /// returns the view of `x`, which no kernel reads in its place.
+    /// Returns a view of a scale, shift or gate that is broadcast to the shape of `x`. If it is absent,
+    /// returns the view of `x` as a placeholder, which kernels do not read.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
         let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
         // Check `x` first, so that an error in `x` names `x`.
@@ -170,8 +171,8 @@ impl<'a> Target<'_, 'a> {
             let expected = format!("a last dimension of {cols}");
             return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
         }
-        // The error shows the shape of the operand, because the strides of `wide` would not explain the
-        // problem.
+        // Show the shape of the operand in the error. Its strides after the broadcast contain zeros, which
+        // would not explain the problem to the user.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -192,14 +193,16 @@ pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether an operand is f32. Separate operators would then compute the following steps in f32.
+/// Returns whether an operand is f32. If it is, torch's separate operators would compute all later steps in
+/// f32, even if `x` has 16 bits.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// Returns the form of operands that are all absent or of one dtype, see [`OperandForm`].
+/// Returns the [`OperandForm`], by which the host chooses a kernel. It says whether all operands that are
+/// present have the dtype of the rows, or all have f32.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
@@ -209,9 +212,9 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// Returns the form of a norm's modulations together with its weight and bias. A form other than
-/// [`OperandForm::ANY`] requires one common dtype. It also says whether there are tables, or a weight and
-/// bias.
+/// Returns the [`OperandForm`] of a norm's operands, by which the host chooses a kernel. It says whether
+/// there are tables, and whether there is a weight or a bias. It is [`OperandForm::ANY`] if the operands have
+/// different dtypes.
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
     let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];

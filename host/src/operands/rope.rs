@@ -1,4 +1,4 @@
-//! Rotary position embedding as an argument of an op: checks, and conversion to the kernel argument.
+//! The rotary embedding as an argument of an op: checks, and conversion to a kernel argument.
 use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
@@ -7,25 +7,26 @@ use super::rows::Operand;
 use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// The source of the rotation angles. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. For tensors
-/// with heads first, the last form is `[B, heads, S, R]`. B and heads may be 1.
+/// The rotation angles. Tables have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. If `q` and `k` are
+/// `[B, heads, S, D]`, tables with heads are `[B, heads, S, R]`. In tables, B and heads may be 1.
 #[derive(Clone, Copy, Debug)]
 pub enum Angles<'a> {
-    /// Cosines and sines in f32 or in the dtype of the tensors. R is the number of rotated columns, or half
-    /// of it.
+    /// Cosines and sines in f32 or in the dtype of `q` and `k`. The last dimension R is the number of rotated
+    /// columns, or half of it.
     Tables {
         /// Cosines.
         cos: View<'a>,
         /// Sines.
         sin: View<'a>,
     },
-    /// Complex numbers as f32, with cosine and sine alternating. R is the number of rotated columns.
+    /// Complex numbers as f32, so that cosines and sines alternate. The last dimension R is the number of
+    /// rotated columns.
     Complex(View<'a>),
-    /// The angle of a pair is the pair's frequency times the position of the token.
+    /// The kernel computes the angle of a pair of columns: the pair's frequency times the token's position.
     Frequencies {
         /// One frequency per pair in f32: `[columns / 2]`.
         frequencies: View<'a>,
-        /// Positions in f32, `[S]` or `[B, S]`. By default, tokens are numbered from 0.
+        /// Position of each token in f32, `[S]` or `[B, S]`. By default, the positions are 0, 1, 2 and so on.
         positions: Option<View<'a>>,
     },
 }
@@ -35,24 +36,24 @@ pub enum Angles<'a> {
 pub struct Rope<'a> {
     /// The source of the angles.
     pub angles: Angles<'a>,
-    /// Number of rotated columns per head. The other columns are copied. `None` rotates all columns.
+    /// Number of rotated columns per head. A kernel copies the other columns. `None` rotates all columns.
     pub columns: Option<i64>,
-    /// Whether a pair consists of adjacent columns. Otherwise its columns are half of the rotated width
-    /// apart (`rotate_half`).
+    /// Whether the two columns of a pair are adjacent. Otherwise they are half of the rotated columns apart,
+    /// as in transformers' `rotate_half`.
     pub interleaved: bool,
-    /// First rotated token. The tables then have only the tokens to rotate. `None` means that the tables
-    /// have all tokens.
+    /// Index of the first token to rotate. The tables then have an entry for each rotated token only. `None`
+    /// means that the tables have an entry for every token.
     pub offset: Option<i64>,
-    /// Round after every step, as the eager modules do. If the tables have a 16-bit dtype, products are
-    /// rounded too.
+    /// Whether to round after each step, as the eager modules of models do. Products are rounded only if the
+    /// tables have a 16-bit dtype.
     pub exact: bool,
     /// Rotate by the negative angle, as the backward pass does.
     pub conjugate: bool,
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the rotation of a call, and whether the call rounds after every step. The rotation is absent
-    /// if the first table is absent.
+    /// Takes the rotation of a call, and its flag `exact`. The rotation is `None` if the call has no table of
+    /// angles.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -81,7 +82,7 @@ impl<'t> Argument<'t> for Rope<'t> {
     }
 }
 
-/// The columns per head. A value that is not positive means `None`.
+/// The number of columns per head in a call. A number that is not positive stands for `None`.
 impl<'t> Argument<'t> for Option<i64> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -90,7 +91,8 @@ impl<'t> Argument<'t> for Option<i64> {
 }
 
 impl<'a> Rope<'a> {
-    /// Makes a rotation of all columns of all tokens, which rounds as the eager modules do.
+    /// Makes a rotation that applies to all columns of all tokens and rounds as the eager modules of models
+    /// do.
     pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
         Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
     }
@@ -106,8 +108,8 @@ impl<'a> Rope<'a> {
         }
     }
 
-    /// Checks the rotation and returns the kernel argument. Clears `vec4s` if tables or pairs do not
-    /// support vec4 access.
+    /// Checks the rotation and returns the kernel argument for it. Sets `vec4s` to false if a kernel cannot
+    /// read tables and rotated columns four elements at a time.
     pub(crate) fn check(
         &self,
         op: &'static str,
@@ -152,7 +154,8 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// The kind of the angles, their two operands, the number of tokens, and whether the angles are f32.
+/// Checked angles: the kind for the kernel, the two operands such as cosines and sines, the number of tokens,
+/// and whether the angles are f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
 /// The call against which tables are checked.
@@ -219,7 +222,8 @@ impl Tables<'_> {
         Ok((Rotary::POSITIONED, [cos, sin], shape[last], true))
     }
 
-    /// Checks a table whose width is one of `widths`. Returns its kernel argument and its number of tokens.
+    /// Checks a table of angles. Its last dimension must be one of `widths`. Returns the kernel argument for
+    /// the table, and its number of tokens.
     fn table(
         &self,
         arg: &'static str,
@@ -250,8 +254,8 @@ impl Tables<'_> {
         Ok((heads_arg, tokens))
     }
 
-    /// Returns the kernel argument of a table with these sizes. Batches and heads must equal those of the
-    /// tensors or be 1.
+    /// Returns the kernel argument for a table of angles. The numbers of batches and heads of the table must
+    /// be 1 or equal those of `q` and `k`.
     fn broadcast(
         &self,
         arg: &'static str,
@@ -274,7 +278,8 @@ impl Tables<'_> {
         })
     }
 
-    /// Returns the number of rotated tokens. Fails if they are not within the tokens of the tensors.
+    /// Returns `tokens`, the number of tokens to rotate. Fails if `q` and `k` do not have all of these
+    /// tokens.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

@@ -1,5 +1,5 @@
-//! Tensors as rows. The last dimension is the columns. All other dimensions collapse to at most two levels
-//! of rows, each with one stride.
+//! Tensors as rows of columns, the form in which row kernels read them. The last dimension is the columns.
+//! The other dimensions are merged into at most two, as in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
 
 use crate::tensor::view::View;
@@ -8,11 +8,12 @@ use crate::{Device, Dtype, Error, Result};
 /// An argument of a row op: its name and its view.
 pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 
-/// The memory layout of the operands of one launch. The first operand determines the shape.
+/// The memory layout of the operands of one launch. All operands have the shape of the first operand.
 pub(crate) struct RowLayout<const N: usize> {
     /// Number of rows of each operand.
     pub rows: u64,
-    /// Rows per step of the outer stride, or 0 if one stride reaches all rows.
+    /// Number of rows `m` if the operands are viewed as `[n, m, columns]`. It is 0 if one stride reaches all
+    /// rows.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
@@ -31,7 +32,8 @@ const LEVELS: &str = "two strides must reach all its rows: make it contiguous";
 
 impl<const N: usize> RowLayout<N> {
     /// Checks the operands of a launch and returns their layout. All must have the dtype and shape of the
-    /// first one, contiguous columns, and rows that two strides reach.
+    /// first operand and contiguous columns. All must be viewable as `[n, m, columns]`, with the same `n` and
+    /// `m`.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         columns(op, operands[0].0, operands[0].1)?;
         for (arg, view) in &operands {
@@ -75,8 +77,8 @@ impl<const N: usize> RowLayout<N> {
     }
 }
 
-/// Returns the number of columns of `x`. Fails if it exceeds the range of the kernels or if the dtype is
-/// not a float.
+/// Returns the number of columns of `x`. Fails if the number is 0 or at least 2^31, or if `x` is not f32, f16
+/// or bf16.
 pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u32> {
     if !Dtype::FLOATS.contains(&x.dtype()) {
         return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
@@ -91,15 +93,15 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
     Ok(cols as u32)
 }
 
-/// A level of rows: one stride per operand, and the number of steps.
+/// One of the two dimensions `n` and `m` of rows: its size, and one stride per operand.
 #[derive(Clone, Copy)]
 struct Level<const N: usize> {
     count: i64,
     strides: [i64; N],
 }
 
-/// Merges the row dimensions of all operands into two levels, from the innermost outwards. Two dimensions
-/// merge if the outer one continues the inner one in all operands.
+/// Merges the row dimensions of all operands into at most two, starting with the last one. Two dimensions can
+/// be merged if torch's `view` could merge them without a copy, in every operand.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -108,7 +110,7 @@ fn collapse<const N: usize>(
     merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
 }
 
-/// Does the work of [`collapse`]. Returns `None` if two levels are not enough.
+/// Merges the row dimensions of `views` into at most two. Returns `None` if this is not possible.
 fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
@@ -134,15 +136,16 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
     Some(levels)
 }
 
-/// Returns the error for operands that cannot be [merged](merge). It names one operand that cannot be
-/// merged by itself, or two operands that need different levels.
+/// Returns the error for operands whose row dimensions [`merge`] cannot merge. The error names one operand
+/// that fails without the others, or two operands that fail only together.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // Each operand has at most one dimension where its levels divide. If all pairs agree on it, all
-    // operands do, so some pair differs.
+    // For a single operand, `merge` divides the dimensions into two groups, at one position at most. It fails
+    // for all operands together only if these positions differ. Therefore it also fails for some pair of
+    // operands.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
@@ -155,7 +158,8 @@ pub(crate) fn has_two_levels(view: &View) -> bool {
     merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
 
-/// Returns an error if an output shares memory with `others`, or if its own rows share memory.
+/// Returns an error if an output shares memory with one of `others`, or if two of its elements have the same
+/// address.
 pub(crate) fn expect_disjoint(
     op: &'static str,
     (arg, out): Operand,
@@ -174,8 +178,8 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Returns whether two indices of a tensor may reach the same element. They cannot if each stride is larger
-/// than the extent of all smaller strides together.
+/// Returns whether two elements of a tensor may have the same address. They do not if each stride is larger
+/// than the extent of all dimensions with smaller strides together.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;
@@ -190,8 +194,8 @@ fn repeats(view: &View) -> bool {
     })
 }
 
-/// Returns whether two tensors of the same shape and strides are disjoint column ranges of wider rows, as
-/// two slices of one buffer are.
+/// Returns whether two tensors are different column ranges of one wider tensor, e.g. `x[..., :64]` and
+/// `x[..., 64:]`. They then share no element, although their address ranges overlap.
 fn interleaved(a: &View, b: &View) -> bool {
     let (rank, size) = (a.shape().len(), a.dtype().size() as i64);
     if rank < 2 || a.dtype() != b.dtype() || a.shape() != b.shape() || a.strides() != b.strides() {

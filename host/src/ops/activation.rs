@@ -16,7 +16,7 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 pub enum Activation {
     /// `x * (1 + erf(x / sqrt(2))) / 2`: torch's GELU.
     Gelu,
-    /// [`Activation::Gelu`] with the last bits that `erff` has from CUDA 13.2 on.
+    /// GELU with erf, in which the last bits of `erff` are those of CUDA 13.2 and newer.
     GeluCuda13_2,
     /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`: torch's GELU with approximate="tanh".
     GeluTanh,
@@ -28,24 +28,27 @@ pub enum Activation {
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` if it is greater than the threshold, otherwise 0. The threshold must not be NaN.
+    /// `x` if it is greater than the threshold in the variant, otherwise 0. The threshold must not be NaN.
     Fatrelu(f32),
 }
 
 /// The steps after which results are rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
-    /// After each of torch's operators: the bits equal those of the operators on a GPU.
+    /// Round after each of torch's separate operators. The result then has the same bits as the result of
+    /// these operators on a GPU.
     #[default]
     Exact,
-    /// Only at the end. Reciprocals and exponentials are approximate, with an error of a few ulp of f32.
+    /// Round only at the end. Reciprocals and exponentials are approximate, with an error of a few ulp of
+    /// f32.
     Once,
 }
 
 choices! { Roundings: Exact, Once; }
 
 impl<'t> Argument<'t> for Activation {
-    /// Takes the number from `oxiwarp/ops/activation.py`, and the threshold if the call has one.
+    /// Takes the number that `oxiwarp/ops/activation.py` assigns to the function, and the threshold if the
+    /// call has one.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let (op, kind) = (source.op(), source.int()?);
@@ -78,7 +81,8 @@ impl Activation {
             Self::GeluFast => Function::GELU_FAST,
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
-            // Infinite thresholds are valid, as in torch: either no value passes or every finite value does.
+            // Infinite thresholds are valid, as in torch. With the threshold +inf, the result is 0 for every
+            // `x`. With -inf, it is `x` for every finite `x`.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
                 let expected = "a number or an infinity";
                 return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });
@@ -101,16 +105,15 @@ const OP: &str = "activation";
 
 /// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Without a bias, contiguous tensors may
-/// have any number of dimensions. All other tensors need a last stride of 1, and rows that two strides reach.
-/// `bias` is `[columns]` in the dtype of `x`.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. They are contiguous, or can be viewed
+/// as `[n, m, columns]` without a copy. `bias` is `[columns]` in the dtype of `x`.
 ///
-/// If there are no elements, the call does nothing. The bits of an element depend only on this element and
-/// its bias.
+/// If there are no elements, the call does nothing. The bits of an element of `y` depend only on the element
+/// of `x` and its bias.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
-/// input. See [`Error`] for errors of the device.
+/// input. [`Error`] lists the errors of the device.
 pub fn activation(
     device: &Device,
     x: View,
@@ -128,7 +131,8 @@ pub fn activation(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch.launch(
             device,
@@ -140,8 +144,8 @@ pub fn activation(
     }
 }
 
-/// Checks that a bias has the dtype of `x` and the last size of `shape`. Returns its address, or null if
-/// there is no bias.
+/// Checks that a bias is contiguous and has the dtype of `x` and the last size of `shape`. Returns its
+/// address, or null if there is no bias.
 pub(super) fn check_bias(
     op: &'static str,
     device: &Device,
@@ -163,7 +167,8 @@ pub(super) fn check_bias(
     Ok(bias.ptr().cast())
 }
 
-/// Returns whether `base` is aligned to 16 bytes. Null, which stands for an absent operand, is aligned.
+/// Returns whether the address `base` is a multiple of 16 bytes. Null stands for an absent operand and counts
+/// as aligned.
 pub(super) fn is_aligned(base: *const u8) -> bool {
     (base as usize).is_multiple_of(16)
 }

@@ -10,11 +10,11 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";
 
-/// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. `roundings` is that of the forward pass and
-/// decides whether `x + bias` is rounded.
+/// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. If the forward pass rounded `x + bias`, this
+/// function rounds it too. `roundings` is the parameter of the forward pass.
 ///
-/// `dy`, `x` and `dx` have the shape and dtype of the forward pass's `x`. The gradient of the bias is the sum
-/// of `dx` over the rows.
+/// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. The gradient of the bias is
+/// the sum of `dx` over the rows, which the caller computes.
 ///
 /// # Errors
 /// Same as [`activation`](super::activation::activation).
@@ -38,7 +38,8 @@ pub fn activation_backward(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch.launch(
             device,

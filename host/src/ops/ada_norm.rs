@@ -1,5 +1,5 @@
-//! `y = norm(x) * (1 + scale) + shift`, the modulated norm of diffusion transformers, with one or two
-//! modulations.
+//! `y = norm(x) * (1 + scale) + shift`, the modulated norm of diffusion transformers. A call has one or two
+//! pairs of scale and shift.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
@@ -16,10 +16,11 @@ arguments! {
     pub struct AdaNorm {
         /// The norm.
         pub norm: Norm,
-        /// Added to the variance or the mean of squares; 0 or more.
+        /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
         pub eps: f32,
-        /// Round after every step, as separate operators in the dtype of `x` do. If false, or if an operand
-        /// is f32 and `x` is not, round only at the end.
+        /// Round after every step, as torch's separate operators do in the dtype of `x`. If false, round only
+        /// at the end. If `x` has 16 bits and another operand is f32, the kernel always rounds only at the
+        /// end.
         pub exact: bool,
     }
 }
@@ -64,8 +65,8 @@ const LAYER: NormKernels = NormKernels {
     ],
     ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
 };
-/// Kernels for f32 rows. No kernel for f32 rows keeps rows in registers if there is a weight or bias, and
-/// none has operands of another dtype.
+/// Kernels for f32 rows. Two of them keep a row in registers. They require that scale and shift are f32 too,
+/// and that there is no weight or bias.
 const LAYER_F32: NormKernels = NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels = NormKernels {
     special: &[
@@ -87,12 +88,12 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 
 /// Computes `y = (norm(x) * weight + bias) * (1 + scale) + shift` over the last dimension.
 ///
-/// `x` and `y` have the same shape and dtype, and their last stride is 1. Scale and shift broadcast to their
-/// shape. Two strides must reach the rows of all operands in the same groups.
+/// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape. After the broadcast,
+/// all of them must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
 ///
-/// LayerNorm has the bits of torch if the number of columns is divisible by 4. RMSNorm has the bits of `x *
-/// rsqrt(x.float().pow(2).mean(-1) + eps)` if this number is also below 8192. The bits of a row do not depend
-/// on the other rows.
+/// The LayerNorm is bitwise equal to torch's if the number of columns is divisible by 4. The RMSNorm is
+/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number is also below 8192. The bits
+/// of a row do not depend on the other rows.
 ///
 /// # Errors
 /// Same as [`layer_norm`](crate::layer_norm), for every operand.
@@ -126,12 +127,13 @@ pub fn ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
 }
 
-/// Computes [`ada_norm`] and a second modulation of the same norm: `y2 = (norm(x) * weight + bias) * (1 +
-/// scale2) + shift2`.
+/// Computes [`ada_norm`] twice for the same norm, with two pairs of scale and shift. The second result is
+/// `y2 = (norm(x) * weight + bias) * (1 + scale2) + shift2`.
 ///
 /// # Errors
 /// Same as [`ada_norm`]. Also fails if the outputs overlap.
@@ -172,7 +174,7 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
-    // Only the simplest operand form has a specialized kernel for two modulations.
+    // A specialized kernel exists only for operands in the dtype of `x`, without tables, weight or bias.
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,
@@ -182,12 +184,14 @@ pub fn ada_norm_pair(
         Norm::Layer => ["ada_norm_pair_layer_any", "ada_norm_pair_layer_smem1"],
         Norm::Rms => ["ada_norm_pair_rms_any", "ada_norm_pair_rms_smem1"],
     };
-    // The driver's carveout is faster than an explicit one at 2432 columns, and equally fast at 1536.
+    // The driver's choice of shared memory carveout is faster than an explicit carveout at 2432 columns, and
+    // equally fast at 1536 columns.
     let kernels = NormKernels { carveout: None, ..NormKernels::of(names) };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(PAIR, device, &layout, stream, args![x_rows, parameters, out, out2, p]) }
 }

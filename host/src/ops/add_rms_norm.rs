@@ -1,4 +1,4 @@
-//! `sum = x + residual` and `y = rms_norm(sum)` in one launch.
+//! `sum = x + residual` and `y = rms_norm(sum)`, both in one launch.
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::device::launch::{RowKernels, args, in_registers};
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -15,11 +15,11 @@ const KERNELS: RowKernels = RowKernels {
     in_registers: &[in_registers(2, "add_rms_norm_block2"), in_registers(4, "add_rms_norm_block4")],
 };
 
-/// Computes `sum = x + residual`, rounded to the dtype, and `y = rms_norm(sum)` as
+/// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)` as
 /// [`rms_norm`](crate::rms_norm) does.
 ///
-/// The bits equal those of the two separate ops if a row has at most 32 KiB and all operands are aligned to
-/// 16 bytes. For longer rows, the order of the summation differs.
+/// If rows have at most 32 KiB and operands are aligned to 16 bytes, `y` is bitwise equal to the result of
+/// separate ops. For longer rows, this op adds the squares in a different order.
 ///
 /// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in
 /// f32.
@@ -48,7 +48,8 @@ pub fn add_rms_norm(
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch_rows(
             OP,

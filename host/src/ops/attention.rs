@@ -14,15 +14,16 @@ const OP: &str = "attention";
 /// Computes `out = softmax(scale * q kᵀ + mask) v`, as `torch.nn.functional.scaled_dot_product_attention`
 /// does.
 ///
-/// Writes `ln(sum(exp(scores)))` of each query to `lse`: f32, `[B, H, Sq]`, or `[H, Sq]` for packed
-/// sequences.
+/// The optional output `lse` receives `ln(sum(exp(scores)))` of each query, in f32 with the shape
+/// `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
 ///
-/// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax stay in f32. The attention
-/// probabilities are rounded to the element type for the second product, and the result is rounded once.
+/// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax are computed in f32. The
+/// attention probabilities are rounded to the dtype of `q` before they are multiplied by `v`. The result is
+/// rounded once.
 ///
-/// A query that sees no key gets zeros in `out` and minus infinity in `lse`. The result of a query does not
-/// depend on the other queries' values or on the batch. On Hopper, calls with 64 or more queries may use
-/// other kernels, whose last bits differ.
+/// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
+/// depend on the values of other queries or on the batch size. On Hopper, a call with fewer than 64 queries
+/// may use other kernels than a call with more. Their results can differ in the last bits.
 ///
 /// # Errors
 /// Returns an error in these cases: an argument does not have the shape, dtype or device that
@@ -51,7 +52,8 @@ pub fn attention(
     launch(device, &layout, skip, stream)
 }
 
-/// Returns an error for GPUs older than sm_80, whose tensor cores these kernels cannot use.
+/// Returns an error for GPUs older than sm_80. Their tensor cores lack the instructions of the attention
+/// kernels.
 pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
     if device.arch() != Some(Arch::Sm75) {
         return Ok(());
@@ -63,19 +65,20 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     Err(Error::Unsupported { op, why })
 }
 
-/// Skips `skip` kernels for this head dimension that support the call, and launches the next one. If none is
-/// left, launches the general kernel. Each tile of queries gets one block.
+/// Launches an attention kernel other than the Hopper kernels. It takes the first kernel for this head
+/// dimension that supports the call, after skipping `skip` of them. If none is left, it takes the general
+/// kernel.
 pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
-    // The general kernel has smaller tiles, so it also serves GPUs with too little shared memory for the
-    // others.
+    // The general kernel has the smallest tiles. It therefore also runs on GPUs whose shared memory is too
+    // small for the other kernels.
     let mut able = kernels.plain.iter().filter(fits);
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
-    // SAFETY: the caller checked shape, dtype, strides and device of every tensor that `p` points to.
+    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that `p` points to.
     unsafe {
         device.launch(
             name,

@@ -1,4 +1,5 @@
-//! Gradients of attention with respect to `q`, `k` and `v`, recomputed from `lse`.
+//! Gradients of attention with respect to `q`, `k` and `v`. The kernels recompute the attention probabilities
+//! from `lse`, the log-sum-exp of the forward pass.
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::ops::attention_backward::{BackwardKernel, KERNELS_BY_DIM};
 
@@ -37,17 +38,17 @@ arguments! {
         pub dk: ViewMut<'a>,
         /// Shape and dtype of `v`.
         pub dv: ViewMut<'a>,
-        /// Scratch memory of the kernels: f32, contiguous, with the shape of `lse`.
+        /// Scratch memory for the kernels, contiguous in f32, with the shape of `lse`.
         pub workspace: ViewMut<'a>,
     }
 }
 
 /// Computes the gradients of [`attention`](super::attention::attention) with respect to `q`, `k` and `v`.
-/// `inputs` and `params` are those of the forward pass.
+/// `inputs` and `params` are the arguments of the forward pass.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Attention probabilities and their gradients
-/// are computed in f32 and rounded for the next product. Each gradient is rounded once. The results are
-/// deterministic.
+/// are computed in f32. They are rounded to the dtype of `q` before they are multiplied by a matrix. Each
+/// gradient is rounded once. The results are deterministic.
 ///
 /// # Errors
 /// Same as [`attention`](super::attention::attention).
@@ -100,19 +101,20 @@ pub fn attention_backward(
     launch(device, &layout, p, stream)
 }
 
-/// Launches the kernel that computes `delta`, then one kernel for `dq` and one or two for `dk` and `dv`.
+/// Launches three or four kernels. The first computes `delta = sum(dout * out)` per query. One kernel then
+/// computes `dq`, and one or two kernels compute `dk` and `dv`.
 fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
-    // The general kernels have smaller tiles, so they also serve GPUs with too little shared memory for the
-    // others.
+    // The general kernels have smaller tiles. They therefore also run on GPUs whose shared memory is too
+    // small for the other kernels.
     let fits = |kernel: &BackwardKernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut run = |name, side, rows, threads, shared_bytes| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
-        // SAFETY: the caller checked shape, dtype, strides and device of every tensor that `p` points to.
+        // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that `p` points to.
         unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
     };
     run("attention_backward_delta_warp", TiledRows::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;

@@ -1,5 +1,5 @@
-//! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks share the keys of
-//! a head, and store partial results in a workspace of the caller.
+//! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks divide the keys of
+//! a head among them. They store partial results in a workspace, and a second kernel combines these results.
 use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::params::WARPS;
@@ -16,10 +16,11 @@ use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";
 
-/// Maximum number of queries of all heads that share keys. With more queries, the kernels of [`attention`]
-/// have enough blocks.
+/// Maximum number of query rows per key head: queries times heads per key head. With more rows, the kernels
+/// of [`attention`] launch enough blocks to fill a GPU.
 const MAX_ROWS: u32 = 32;
-/// Minimum number of keys. With fewer keys, the second launch costs more than it saves.
+/// Minimum number of keys. With fewer keys, the kernel that combines partial results costs more time than the
+/// division of the keys saves.
 const MIN_KEYS: u32 = 1024;
 
 /// The division of a call's keys among blocks.
@@ -32,8 +33,8 @@ struct SplitPlan {
 }
 
 impl SplitPlan {
-    /// Plans a call with these numbers of batches, queries, keys, heads and key heads. Returns `None` if
-    /// these kernels do not support the call or would not be faster.
+    /// Plans a call with these numbers of batches, queries, keys, heads and key heads. Returns `None` if the
+    /// decode kernels do not support the call or would not be faster than [`attention`].
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
         let keys = u32::try_from(keys).ok()?;
@@ -47,15 +48,15 @@ impl SplitPlan {
     }
 }
 
-/// Returns the number of f32 elements of workspace for [`attention_decode`], or `None` if [`attention`]
-/// should run the call.
+/// Returns the number of f32 elements that [`attention_decode`] needs as workspace. Returns `None` if the
+/// call should use [`attention`] instead.
 pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) -> Option<i64> {
     let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none();
     attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
 }
 
-/// Same as [`attention_decode_workspace`] for the shapes of queries and keys. `plain` means no mask and no
-/// packed sequences.
+/// Same as [`attention_decode_workspace`], from the shapes of queries and keys. `plain` says that there is no
+/// mask and that the sequences are not packed.
 pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
     let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
     let [queries, heads, keys, kv_heads] = match params.order {
@@ -70,12 +71,13 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
     plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
-/// Computes [`attention`] for few queries and many keys, for example a new token with a KV cache. Blocks
-/// share the keys, and a second launch combines their results.
+/// Computes [`attention`] for few queries and many keys, for example for one new token with a KV cache.
+/// Several blocks divide the keys of a head among them, and a second launch combines their results.
 ///
-/// The division of the keys does not depend on the batch, so the bits of a query's result do not either.
-/// Without a workspace, this function calls [`attention`]. The kernels of `attention` also run if
-/// [`attention_decode_workspace`] returns `None`, or if a head or the workspace is not aligned to 16 bytes.
+/// The division of the keys does not depend on the batch size. The bits of a query's result therefore do not
+/// depend on it either. This function runs the kernels of [`attention`] in these cases: there is no
+/// workspace; [`attention_decode_workspace`] returns `None`; a head or the workspace is not aligned to 16
+/// bytes.
 ///
 /// # Errors
 /// Same as [`attention`]. Also fails if `workspace` does not have the size from
@@ -123,7 +125,8 @@ pub fn attention_decode(
         partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
     };
     let (blocks, rows) = (plan.parts as u32, a.batches * a.heads * a.queries);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernels
+    // receive.
     unsafe {
         device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
         let shape = block_shape(rows, COMBINERS * 32, SHARED_BYTES);

@@ -1,4 +1,5 @@
-//! `softmax(scale q kT + mask) v` on Hopper, for the calls that the Hopper kernels support.
+//! Attention kernels for Hopper, `softmax(scale q kT + mask) v`. They support only a part of all calls of the
+//! op `attention`.
 use std::num::NonZero;
 
 use kernels_gpu::attention::hopper::params::{
@@ -15,19 +16,22 @@ use crate::{Device, Result, Stream};
 /// The kernels of one tile size.
 struct HopperKernels {
     tiles: Tiles,
-    /// Relative time per key, in thousandths of the time of the other kernels for the same head dimension.
+    /// Time per key, relative to the other Hopper kernels for the same head dimension. 1000 is the time of
+    /// the faster kernel.
     key: u64,
     full: &'static str,
     causal: &'static str,
-    /// The kernel with a mask over keys. Heads of 256 columns leave no registers for a mask.
+    /// The kernel with a mask over keys. It does not exist for heads of 256 columns, because no registers are
+    /// left for the mask.
     padded: Option<&'static str>,
 }
 
-/// The kernels by maximum head dimension.
+/// The Hopper kernels, in the order of their maximum head dimension.
 ///
-/// For 128 columns there are two tile sizes, with 144 and with 128 keys. Tiles of 144 keys are faster with
-/// many keys. Tiles of 128 keys are faster if they leave fewer rows of the last tile empty, for example
-/// with 512 or 1024 keys (benches/results/decisions/attention_hopper_variants.txt).
+/// For 128 columns there are two kernels, with tiles of 144 and of 128 keys. Tiles of 144 keys take less time
+/// per key. But if the last tile is only partly filled, the kernel also spends time on its empty rows. Tiles
+/// of 128 keys are therefore faster with 512 or 1024 keys
+/// (benches/results/decisions/attention_hopper_variants.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
@@ -76,8 +80,8 @@ impl HopperKernels {
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
             (None, true) => kernels.causal,
-            // A mask that is the same for all queries, such as a padding mask, is read once per tile of
-            // queries.
+            // If a mask is the same for all queries, e.g. a padding mask, a kernel reads it only once per
+            // tile of queries. The Hopper kernels support only masks of this kind.
             (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
             _ => return None,
         };
@@ -85,18 +89,20 @@ impl HopperKernels {
     }
 }
 
-/// Minimum number of queries. With fewer, most rows of a tile would be empty.
+/// Minimum number of queries for the Hopper kernels. With fewer queries, most rows of a tile would be empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Bytes of keys and values that are processed together. They stay in L2 (60 MB on an H200) while the next
-/// ones are loaded. Processing one head at a time would leave too few tiles to distribute.
+/// Maximum bytes of keys and values that all blocks process at the same time. L2 (60 MB on an H200) can store
+/// them together with the next keys and values. A single head would have too few tiles for all SMs.
 const SECTION_BYTES: u64 = 24 << 20;
 
-/// Launches the call on the Hopper kernels and returns `true`. Returns `false` without a launch if these
-/// kernels do not support the call or if `skip` is not 0. In the second case, `skip` decreases by 1.
+/// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
+/// without a launch. If one does and `skip` is not 0, decreases `skip` by 1 and returns `false` without a
+/// launch.
 ///
-/// The kernels support full attention, with or without a mask of the keys, and causal attention without a
-/// mask. They support no window, softcap or packed sequences. All strides must be multiples of 16 bytes.
+/// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
+/// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
+/// multiples of 16 bytes.
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,
@@ -121,16 +127,17 @@ pub(crate) fn attention_hopper(
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
     };
-    // A kernel without a staged output does not use the map of the output, so any map is valid.
+    // If a kernel does not stage its output in shared memory, it does not read the tensor map of the output.
+    // In this case, any valid map can take its place.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
-    // SAFETY: `AttentionLayout::of` checked the tensors. The maps and `p` are made from this layout.
+    // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;
     Ok(true)
 }
 
 fn is_plain(a: &AttentionLayout) -> bool {
-    // The strides of a tensor map must be multiples of 16 bytes and not 0. The stride of a dimension of
-    // size 1 is arbitrary.
+    // In a tensor map, the strides must be multiples of 16 bytes and not 0. A dimension of size 1 needs no
+    // check, because `map` replaces its stride.
     let walkable = |heads: &Heads, sizes: [u32; 3]| {
         let strides = [heads.batch_stride, heads.token_stride, heads.head_stride];
         strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
@@ -149,7 +156,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
         && walkable(&a.out, q)
 }
 
-/// Returns the kernel argument, or `None` if the number of tiles exceeds its range.
+/// Returns the kernel argument, or `None` if the number of tiles is too large for it.
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
@@ -176,7 +183,8 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     })
 }
 
-/// Returns the number of heads that are processed together, so that their keys and values fit in L2.
+/// Returns the number of heads that all blocks process at the same time. Their keys and values fit in
+/// `SECTION_BYTES` of L2. The number divides `heads`.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
@@ -184,18 +192,20 @@ fn section(a: &AttentionLayout, heads: u32) -> u32 {
     (1..=max).rev().find(|&section| heads.is_multiple_of(section)).unwrap_or(1)
 }
 
-/// Returns the number of blocks.
+/// Returns the number of blocks of a launch.
 ///
-/// Full attention uses persistent blocks, one per SM. A block loads data for its next tile while it
-/// finishes the current one. Causal attention uses one block per tile, longest first. Its tiles differ in
-/// length, and this order balances the SMs better than a fixed assignment.
+/// Full attention uses persistent blocks, one per SM. A block loads data for its next tile while it finishes
+/// the current tile. Causal attention uses one block per tile, starting with the tiles that have the most
+/// keys. The hardware then gives each SM that is free a new tile, which balances the load better than a fixed
+/// assignment.
 fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &HopperParams) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }
 }
 
-/// Returns the TMA description of a tensor of heads, with `rows` tokens per copy.
+/// Returns the description of a query, key, value or output tensor for TMA, with `rows` tokens per copy.
 fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
-    // A stride is 0 if the size is 1. The driver rejects 0, so use 16, which has no effect.
+    // `AttentionLayout` sets the stride of a dimension of size 1 to 0. The driver rejects 0 in a tensor map.
+    // Use 16 bytes instead, which has no effect on the addresses.
     let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
     HeadsMap {
         base: heads.base.cast_const().cast(),

@@ -16,7 +16,8 @@ arguments! {
     pub struct CrossEntropy {
         /// Target of rows to ignore: their loss and gradient are 0.
         pub ignore_index: i64,
-        /// Probability that is spread evenly over all classes of the target distribution: 0 to 1.
+        /// Label smoothing, as in torch: the part of the target probability that is spread evenly over all
+        /// classes, from 0 to 1.
         pub label_smoothing: f32,
         /// The weight of `lse^2` in the loss: finite, 0 or more.
         pub z_loss: f32,
@@ -32,11 +33,12 @@ impl Default for CrossEntropy {
 
 const OP: &str = "cross_entropy";
 
-/// Rungs by row length in packs. The kernel reads each row once and has four packs per thread in flight.
+/// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. For
+/// rows of up to 1024 packs, it reads at most 16 packs in all.
 ///
-/// A thread reads up to 16 packs in all. The reduction costs as much as several packs, so with more packs
-/// per thread it matters less. Several rows per SM also let some teams read while another team reduces. At
-/// least 8 threads per row read whole cache lines. The longest rows use 512 threads, which put more bytes
+/// With more packs per thread, the reduction across threads takes a smaller part of the time. Short rows
+/// share a block, so some threads load a row while others reduce another row. Rows of more than 16 packs have
+/// at least 8 threads, which read whole cache lines. The longest rows use 512 threads. This puts more bytes
 /// in flight if there are few rows (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
@@ -52,8 +54,8 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// Returns the rung for the rows of `layout`: the launch override if it is valid for this kernel, otherwise
-/// the first rung that fits.
+/// Returns the launch configuration for the rows of `layout`. This is the launch override if it is valid for
+/// this kernel, otherwise the first entry of `LADDER` that is long enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         device.launch_override().rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
@@ -67,18 +69,18 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// Computes `lse = ln(sum(exp(x)))` and `loss = lse - x[target]` over the last dimension of the logits `x`,
 /// in f32.
 ///
-/// This is `torch.nn.functional.cross_entropy` without reduction. [`CrossEntropy`] adds label smoothing and
-/// the z-loss.
+/// This is `torch.nn.functional.cross_entropy` without reduction. The fields of [`CrossEntropy`] add label
+/// smoothing and the z-loss.
 ///
-/// `x` is `[..., classes]` in f32, f16 or bf16. Its last stride is 1, and two strides reach all rows.
-/// `target`, `loss` and `lse` are `[...]` and contiguous. `target` is i64 or i32; `loss` and `lse` are f32.
+/// `x` is `[..., classes]` in f32, f16 or bf16. It can be viewed as `[n, m, classes]` without a copy.
+/// `target`, `loss` and `lse` are `[...]` and contiguous. `target` is i64 or i32. `loss` and `lse` are f32.
 ///
-/// If a target is neither a class nor `ignore_index`, its loss is NaN, because the host does not read the
-/// targets. The bits of a row do not depend on the other rows.
+/// If a target is neither a class nor `ignore_index`, its loss is NaN. It is not an error, because the host
+/// does not read the targets. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
-/// parameter is outside its range; an output overlaps another argument. See [`Error`] for errors of the
+/// parameter is outside its range; an output overlaps another argument. [`Error`] lists the errors of the
 /// device.
 pub fn cross_entropy(
     device: &Device,
@@ -100,13 +102,15 @@ pub fn cross_entropy(
     let rung = pick(device, &layout);
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch_rows(OP, device, "cross_entropy_any", rung, &layout, stream, args![x, targets, losses, p])
     }
 }
 
-/// Checks targets and parameters against the logits, and returns them as kernel arguments.
+/// Checks targets and parameters of a cross-entropy with the logits `x`, and returns them as kernel
+/// arguments.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

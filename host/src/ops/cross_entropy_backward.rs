@@ -9,12 +9,13 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "cross_entropy_backward";
 
-/// Computes the gradient of [`cross_entropy`](crate::cross_entropy) with respect to its logits `x`: `dx =
-/// (exp(x - lse) - onehot(target)) * dloss`. It is computed in f32 and rounded once to the dtype of `x`.
+/// Computes the gradient of [`cross_entropy`](crate::cross_entropy) with respect to its logits `x`:
+/// `dx = (exp(x - lse) - onehot(target)) * dloss`. It is computed in f32 and rounded once to the dtype of
+/// `x`.
 ///
 /// `x`, `target` and `params` are the arguments of the forward pass, and `lse` is its result. `dloss` is the
-/// gradient of the loss, with the shape and dtype of `lse`. `dx` has the shape and dtype of `x`. Rows with an
-/// ignored target give 0. Rows with an invalid target give NaN.
+/// incoming gradient of the loss, with the shape and dtype of `lse`. `dx` has the shape and dtype of `x`.
+/// Rows with an ignored target get zeros. Rows with an invalid target get NaN.
 ///
 /// # Errors
 /// Same as [`cross_entropy`](crate::cross_entropy).
@@ -38,7 +39,8 @@ pub fn cross_entropy_backward(
     expect_disjoint(OP, ("dlogits", dx), &inputs)?;
     let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
     let [x, dx] = layout.operands;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch_rows(
             OP,

@@ -1,4 +1,4 @@
-//! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
+//! Gated activations such as GEGLU and SwiGLU: `y = first * f(second)` or `y = f(first) * second`.
 use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use kernels_gpu::elementwise::partition::THREADS;
 
@@ -35,7 +35,7 @@ arguments! {
 
 const OP: &str = "gated_activation";
 
-/// The two halves of the input by role: `x` is multiplied by `f(gate)`.
+/// The two halves of the input, named by their use: `x` is multiplied by `f(gate)`.
 pub(super) struct Halves<T> {
     pub x: T,
     pub gate: T,
@@ -70,13 +70,13 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: the half consists of columns of `packed`, and the view has the lifetime of `packed`.
+        // SAFETY: each half consists of columns of `packed`. The view of a half has the lifetime of `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])
 }
 
-/// Checks the bias `[2 * columns]` of both halves, and returns the address of each half by role.
+/// Checks the bias `[2 * columns]`, and returns the address of its half for `x` and of its half for the gate.
 pub(super) fn bias_halves(
     op: &'static str,
     device: &Device,
@@ -94,15 +94,15 @@ pub(super) fn bias_halves(
 
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` is `[..., 2 * columns]` and contains both halves, or `x` and `second` are `[..., columns]` each. `y`
-/// is `[..., columns]`. All tensors have the same dtype, a last stride of 1, and rows that two strides reach.
-/// `bias` is `[2 * columns]` and is added to both halves before `f`, in their order.
+/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, `x` and `second` are
+/// `[..., columns]` each. `y` is `[..., columns]`. `bias` is `[2 * columns]` and is added to both halves
+/// before `f`. All tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
 ///
 /// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
-/// input. See [`Error`] for errors of the device.
+/// input. [`Error`] lists the errors of the device.
 pub fn gated_activation(
     device: &Device,
     x: View,
@@ -132,7 +132,8 @@ pub fn gated_activation(
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch.launch(
             device,

@@ -11,12 +11,12 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
 
-/// Computes the gradients of both halves: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for the gate. Each
-/// is computed in f32 and rounded once.
+/// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for
+/// the gate. Each gradient is computed in f32 and rounded once.
 ///
 /// `x`, `second` and `bias` are the arguments of the forward pass, and `dy` is `[..., columns]`. `dx` is
-/// `[..., 2 * columns]`: it receives both gradients in the order of the halves, even if the inputs are two
-/// tensors. The gradient of the bias is the sum of `dx` over the rows.
+/// `[..., 2 * columns]`. It receives both gradients in the order of the halves, also if the forward pass had
+/// two input tensors. The gradient of the bias is the sum of `dx` over the rows, which the caller computes.
 ///
 /// # Errors
 /// Same as [`gated_activation`](super::gated_activation::gated_activation).
@@ -58,7 +58,8 @@ pub fn gated_activation_backward(
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     let kernels = ["gated_activation_backward_any", "gated_activation_backward_block1"];
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
     }

@@ -16,10 +16,11 @@ arguments! {
     /// The parameters of a gated residual.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
-        /// Round `gate * y` to the dtype of `x` before the addition, as separate operators do. No effect if
-        /// the gate or its table is f32.
+        /// Round `gate * y` to the dtype of `x` before the addition, as torch's separate operators do. This
+        /// field has no effect if the gate or its table is f32.
         pub exact: bool,
-        /// Clamp the sum to ±65504, the range of f16, as Flux and Qwen-Image do in f16.
+        /// Clamp the sum to ±65504, the range of f16. diffusers does this in Flux and Qwen-Image if they run
+        /// in f16.
         pub clip: bool,
     }
 }
@@ -31,7 +32,7 @@ impl Default for GatedResidual {
 }
 
 impl GatedResidual {
-    /// Returns the kernel argument. Without a gate, the kind of `gate` is `ABSENT`.
+    /// Returns the kernel argument. If there is no gate, its gate operand is marked as absent.
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
@@ -45,13 +46,13 @@ impl GatedResidual {
 
 /// Computes `sum = x + gate * y` in f32 and rounds it to the dtype of `x`.
 ///
-/// `x`, `y` and `sum` have the same shape and dtype, and their last stride is 1. The gate broadcasts to their
-/// shape, in their dtype or in f32. Two strides must reach the rows of all operands in the same groups. If
-/// there are no rows, the call does nothing.
+/// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
+/// f32. After the broadcast, all of them must be viewable as `[n, m, columns]` without a copy, with the same
+/// `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps
-/// another argument. See [`Error`](crate::Error) for errors of the device.
+/// another argument. [`Error`](crate::Error) lists the errors of the device.
 pub fn gated_residual(
     device: &Device,
     x: View,
@@ -74,7 +75,8 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch.launch(
             device,

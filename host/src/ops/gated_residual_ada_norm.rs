@@ -1,4 +1,5 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift` in one launch, with both results.
+//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift` in one launch. Both results are
+//! returned.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
@@ -59,9 +60,9 @@ impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     }
 }
 
-/// Computes `sum = x + gate * y` and `normed = ada_norm(sum)` in one launch. The bits equal those of
-/// [`gated_residual`](crate::gated_residual) followed by [`ada_norm`](crate::ada_norm). Without a gate, `sum
-/// = x + y`.
+/// Computes `sum = x + gate * y` and `normed = ada_norm(sum)` in one launch. Both are bitwise equal to the
+/// results of [`gated_residual`](crate::gated_residual) followed by [`ada_norm`](crate::ada_norm). Without a
+/// gate, `sum = x + y`.
 ///
 /// `x`, `y`, `normed` and `sum` have the same shape and dtype. Gate, scale and shift broadcast to this shape.
 ///
@@ -106,7 +107,8 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // No model uses a clipped sum or mixes roundings, so these calls have no specialized kernel.
+    // Use the general kernel if the sum is clipped, or if only one of residual and norm rounds after each
+    // step. No model makes such calls, so they have no specialized kernel.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,
@@ -119,6 +121,7 @@ pub fn gated_residual_ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }
 }

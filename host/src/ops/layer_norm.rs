@@ -1,4 +1,4 @@
-//! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
+//! LayerNorm: `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
 
 use crate::device::launch::args;
 use crate::operands::modulation::{Target, form};
@@ -21,16 +21,16 @@ const KERNELS: NormKernels = NormKernels {
 /// Computes `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, as
 /// `torch.nn.LayerNorm` does. The computation is in f32 and is rounded once at the end.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
-/// reach all rows. Weight and bias are optional, `[columns]`, in the dtype of `x` or in f32. If there are no
-/// rows, the call does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. Weight and bias are optional, `[columns]`, in
+/// the dtype of `x` or in f32. If there are no rows, the call does nothing.
 ///
-/// If the number of columns is divisible by 4, the bits equal those of torch's CUDA kernel. The bits of a row
-/// depend only on the row and the parameters.
+/// If the number of columns is divisible by 4, the result is bitwise equal to that of torch's CUDA kernel.
+/// The bits of a row depend only on the row and the parameters.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or NaN; `y` overlaps an input. See [`Error`](crate::Error) for errors of the device.
+/// negative or not finite; `y` overlaps an input. [`Error`](crate::Error) lists the errors of the device.
 pub fn layer_norm(
     device: &Device,
     x: View,
@@ -49,6 +49,7 @@ pub fn layer_norm(
     let norm = NormLaunch { eps, form, round_each: false, staged_vec4: 1 };
     let launch = Vec4Launch::of(OP, device, &layout, norm, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }
 }

@@ -11,11 +11,11 @@ const NORM: NormOp = NormOp {
     sums: "layer_norm_backward_sums_any",
 };
 
-/// Computes the gradients of [`layer_norm`](crate::layer_norm): `dx`, and the gradients of weight and bias if
-/// `gradients` has outputs for them.
+/// Computes the gradients of [`layer_norm`](crate::layer_norm). `dx` is always computed. The gradients of
+/// weight and bias are computed if `gradients` has outputs for them.
 ///
-/// Shapes and dtypes are those of [`rms_norm_backward`](crate::rms_norm_backward). The bias of `affine` is
-/// not read.
+/// Shapes and dtypes are those of [`rms_norm_backward`](crate::rms_norm_backward). The function does not read
+/// the bias in `affine`, because no gradient depends on it.
 ///
 /// # Errors
 /// Same as [`rms_norm_backward`](crate::rms_norm_backward).

@@ -10,7 +10,7 @@ use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, Warp
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// The norm of queries and keys, named after the module that it reproduces.
+/// The norm of queries and keys. Each variant reproduces the results of one kind of norm module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm: only the rotation.
@@ -20,8 +20,8 @@ pub enum QkNorm {
     /// `torch.nn.RMSNorm`: a fused kernel that rounds once.
     #[default]
     Rms,
-    /// The RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by the
-    /// weight.
+    /// The RMSNorm of Llama, Qwen and diffusers. It rounds the normalized value, and rounds again after the
+    /// multiplication by the weight.
     LlamaRms,
     /// The RMSNorm of Mochi: the operators of Llama's norm, rounded once.
     MochiRms,
@@ -34,13 +34,14 @@ pub struct QkNormRope {
     pub norm: QkNorm,
     /// Normalize all heads of a token together instead of each head.
     pub across_heads: bool,
-    /// Added to the variance or the mean of squares; 0 or more.
+    /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
     pub eps: f32,
-    /// Round intermediate results of the norm as its module does, not only the final result.
+    /// Round the intermediate results that the model's norm module rounds, not only the final result.
     pub exact: bool,
     /// The order of the dimensions.
     pub order: HeadsOrder,
-    /// Columns per head in three-dimensional tensors. `None` means that all columns are one head.
+    /// Columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means that all
+    /// columns are one head.
     pub head_dim: Option<i64>,
 }
 
@@ -57,7 +58,7 @@ impl<'t> Argument<'t> for QkNorm {
     }
 }
 
-/// The norm and the rotation of a call. Both use the same `exact`.
+/// The norm and the rotation of a call. The call has one flag `exact`, which applies to norm and rotation.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -79,13 +80,13 @@ const OP: &str = "qk_norm_rope";
 
 /// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
-/// With `across_heads`, the heads of a token must be adjacent in memory. With `exact`, the bits equal those
-/// of the eager modules on CUDA if the columns per head are divisible by 4. The bits of a head depend only
-/// on the head, its angles and the parameters.
+/// With `across_heads`, the heads of a token must be adjacent in memory. With `exact`, the result is bitwise
+/// equal to that of the eager modules on CUDA if the columns per head are divisible by 4. The bits of a head
+/// depend only on the head, its angles and the parameters.
 ///
 /// # Errors
-/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a
-/// bias. With `exact` and Llama's norm, the weights of `q` and `k` must either both or neither be f32.
+/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a bias.
+/// With `exact` and [`QkNorm::LlamaRms`], it fails if only one of the two weights is f32.
 pub fn qk_norm_rope(
     device: &Device,
     q: Option<Heads>,
@@ -107,8 +108,8 @@ pub fn qk_norm_rope(
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
-    // With an f32 weight, Llama's norm continues in f32. This is one flag per launch, so `q` and `k` must
-    // agree.
+    // If its weight is f32, Llama's norm does not round before the multiplication. The kernel has one flag
+    // for this, which applies to `q` and `k`. Therefore both weights must agree.
     let widens = |heads: &Heads| {
         heads.x.dtype() != Dtype::F32
             && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
@@ -158,8 +159,8 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { name: "qk_norm_rope_rms_block4", tiles: 4 },
         BlockKernel { name: "qk_norm_rope_rms_block10", tiles: 10 },
     ];
-    // The half-split kernels sum in the order of torch's fused kernel. A norm of separate operators has a
-    // different order, except with 128 columns.
+    // The kernels in `names` add squares in the order of torch's fused RMSNorm. A norm of separate torch
+    // operators uses another order. For 128 columns, both orders are the same.
     let fused = norm == QkNorm::Rms;
     let names = [fused.then_some("qk_norm_rope_rms_d64_warp1"), Some("qk_norm_rope_rms_d128_warp1")];
     HeadKernels {

@@ -1,5 +1,5 @@
-//! `out = x + rms(branch) * tanh(gate)`, and optionally `normed = rms(out) * (1 + scale)`: the residual of
-//! Mochi.
+//! The residual connection of Mochi: `out = x + rms(branch) * tanh(gate)`. A call can also compute
+//! `normed = rms(out) * (1 + scale)`.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::params::OperandForm;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
@@ -29,11 +29,11 @@ const CHAINED_KERNELS: NormKernels = NormKernels {
     ..NormKernels::of(["residual_tanh_gated_rms_norm_modulated_any"; 2])
 };
 
-/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. The product and the
-/// sum are rounded, and `tanh(gate)` is rounded to the dtype of the gate.
+/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. `tanh(gate)` is
+/// rounded to the dtype of the gate. The product and the sum are rounded to the dtype of `x`.
 ///
-/// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts
-/// to this shape, in this dtype or in f32.
+/// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts to
+/// this shape, in this dtype or in f32.
 ///
 /// # Errors
 /// Same as [`layer_norm`](crate::layer_norm), for every operand.
@@ -58,13 +58,14 @@ pub fn residual_tanh_gated_rms_norm(
     let launch = Vec4Launch::of(OP, device, &layout, kernels, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, p]) }
 }
 
-/// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. The
-/// second norm reads the rounded `out`. It is computed in f32 and rounded once. The bits equal those of the
-/// two separate ops.
+/// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. `normed` is
+/// computed in f32 from the rounded `out`, and rounded once. Both results are bitwise equal to those of
+/// separate ops.
 ///
 /// # Errors
 /// Same as [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
@@ -107,12 +108,13 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch.launch(CHAINED, device, &layout, stream, args![gated, scaled, p]) }
 }
 
-/// Returns the launch parameters. Specialized kernels exist only for gates and scales in the dtype of the
-/// rows without a table. The other kernels branch on the form of each operand.
+/// Returns the launch parameters. `of_rows_type` says that gate and scale have the dtype of the rows and that
+/// there is no table. Specialized kernels exist only for this case.
 fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
     NormLaunch { eps, form, round_each: true, staged_vec4: 1 }

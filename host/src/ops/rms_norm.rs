@@ -12,13 +12,14 @@ use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
-/// The steps after which the normalized value is rounded to the element type.
+/// The steps of an RMSNorm after which it rounds to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
     #[default]
     Once,
-    /// Before the weight multiplies it, and again at the end: Llama, Mistral, Qwen, T5, diffusers' `RMSNorm`.
+    /// Twice: before the multiplication by the weight, and at the end. Llama, Mistral, Qwen, T5 and
+    /// diffusers' `RMSNorm` do this.
     BeforeWeight,
 }
 
@@ -32,7 +33,8 @@ arguments! {
         pub eps: f32,
         /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
         pub weight_offset: f32 = 0.0,
-        /// When the normalized value is rounded. Without a weight, it is rounded once.
+        /// When the normalized value is rounded. This field has no effect without a weight, because there is
+        /// only one rounding.
         pub rounding: Rounding = Rounding::Once,
     }
 }
@@ -60,17 +62,17 @@ const KERNELS: RowKernels = RowKernels {
 /// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, as
 /// `torch.nn.RMSNorm` does. The sums are in f32.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
-/// reach all rows. `weight` is `[columns]`, in the dtype of `x` or in f32. If there are no rows, the call
-/// does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. `weight` is `[columns]`, in the dtype of `x`
+/// or in f32. If there are no rows, the call does nothing.
 ///
-/// The bits of a row depend on its length and on whether all operands and their strides are aligned to 16
+/// The bits of a row depend on its length, and on whether all operands and their strides are aligned to 16
 /// bytes. They do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. See [`Error`] for errors of
-/// the device.
+/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. [`Error`] lists the errors
+/// of the device.
 pub fn rms_norm(
     device: &Device,
     x: View,
@@ -85,14 +87,15 @@ pub fn rms_norm(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe {
         launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
     }
 }
 
-/// Checks `weight` and `params` against `x`, and returns the weight as a kernel argument. Clears
-/// `layout.vector` if the weight is not aligned to 16 bytes.
+/// Checks `weight` and `params`, and returns the weight as a kernel argument. Sets `layout.vector` to false
+/// if the weight is not aligned to 16 bytes.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

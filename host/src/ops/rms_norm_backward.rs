@@ -12,12 +12,12 @@ const NORM: NormOp = NormOp {
     sums: "rms_norm_backward_sums_any",
 };
 
-/// Computes the gradients of [`rms_norm`](crate::rms_norm): `dx`, and the gradient of the weight if
-/// `gradients` has an output for it.
+/// Computes the gradients of [`rms_norm`](crate::rms_norm). `dx` is always computed. The gradient of the
+/// weight is computed if `gradients` has an output for it.
 ///
-/// `dy`, `x`, `dx` and `dsum` have the same shape and dtype. The last stride is 1, and two strides reach all
-/// rows. `dsum` is added to `dx`: if the forward pass normalized a sum, `dsum` is the incoming gradient of
-/// this sum.
+/// `dy`, `x`, `dx` and the optional `dsum` have the same shape and dtype. All must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. `dsum` is added to `dx`. Use it if the
+/// forward pass normalized a sum: `dsum` is then the incoming gradient of this sum.
 ///
 /// The weight is `[columns]`, or `[groups, columns]` if each of `groups` equal groups of rows has its own
 /// weight. It has the dtype of `x` or f32. The gradients are computed in f32 from `x` and rounded once.
@@ -28,8 +28,8 @@ const NORM: NormOp = NormOp {
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or NaN; the workspace is too small; an output overlaps another argument. See [`Error`] for errors
-/// of the device.
+/// negative or not finite; the workspace is too small; an output overlaps another argument. [`Error`] lists
+/// the errors of the device.
 pub fn rms_norm_backward(
     device: &Device,
     dy: View,

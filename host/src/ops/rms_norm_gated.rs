@@ -26,10 +26,10 @@ choices! { GateFunction: Sigmoid, Silu; }
 /// The order of norm and gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateOrder {
-    /// The gate multiplies the result of the norm, as in linear attention.
+    /// The gate multiplies the result of the norm, as models with linear attention do.
     #[default]
     NormFirst,
-    /// The gate multiplies the input of the norm: Mamba2, Bamba, Zamba2, Nemotron-H.
+    /// The gate multiplies the input of the norm, as Mamba2, Bamba, Zamba2 and Nemotron-H do.
     GateFirst,
 }
 
@@ -50,8 +50,8 @@ arguments! {
 
 const OP: &str = "rms_norm_gated";
 
-/// Like [`TWO_OPERANDS`](crate::plan::ladder::TWO_OPERANDS), but with at most 768 threads per block. More
-/// threads would not leave enough registers for `f`.
+/// Launch configurations by row length. A block has at most 768 threads. In a larger block, the threads would
+/// not have enough registers to compute the gate function `f`.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
     in_registers: RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
@@ -64,15 +64,15 @@ const KERNELS: RowKernels = RowKernels {
 };
 
 /// Computes `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. The norm
-/// is that of [`rms_norm`](crate::rms_norm).
+/// has the parameters of [`rms_norm`](crate::rms_norm).
 ///
-/// `f(gate)` is computed in f32 and not rounded to the dtype. The product `x * f(gate)` before a norm is
-/// not rounded either. With [`Rounding::BeforeWeight`] the normalized value is rounded, then its product
-/// with a weight of the same dtype, then the result.
+/// `f(gate)` is computed in f32 and not rounded to the dtype of `x`. If the gate multiplies the input of the
+/// norm, `x * f(gate)` is not rounded either. With [`Rounding::BeforeWeight`] and a weight in the dtype of
+/// `x`, three values are rounded: the normalized value, its product with the weight, and the result.
 ///
 /// `x`, `gate` and `y` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in f32. The
-/// bits of a row depend on its length and on whether all operands and their strides are aligned to 16
-/// bytes. They do not depend on the other rows.
+/// bits of a row depend on its length, and on whether all operands and their strides are aligned to 16 bytes.
+/// They do not depend on the other rows.
 ///
 /// # Errors
 /// Same as [`rms_norm`](crate::rms_norm).
@@ -101,6 +101,7 @@ pub fn rms_norm_gated(
         round: u32::from(before_weight && weight_arg.kind != OperandKind::F32),
     };
     let kernel = rung.kernel(&KERNELS);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch_rows(OP, device, kernel, rung, &layout, stream, args![x, gate, weight_arg, y, p]) }
 }

@@ -15,15 +15,15 @@ pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before
 /// `k` may be absent.
 ///
 /// `q` and `k` have the same batches, tokens, columns and dtype. Their numbers of heads may differ if the
-/// tables do not have one angle per head. The norm parameters of [`Heads`] are ignored. `head_dim` is the
+/// tables do not have one angle per head. The weights and biases in [`Heads`] are ignored. `head_dim` is the
 /// number of columns per head in tensors of three dimensions.
 ///
-/// Products and sums are computed in f32. [`Rope::exact`] says where they are rounded. If there are no
-/// tokens, the call does nothing.
+/// Products and sums are computed in f32. [`Rope::exact`] says when they are rounded. If there are no tokens,
+/// the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if an output
-/// overlaps another argument. See [`Error`](crate::Error) for errors of the device.
+/// overlaps another argument. [`Error`](crate::Error) lists the errors of the device.
 pub fn rope(
     device: &Device,
     q: Option<Heads>,
@@ -37,7 +37,7 @@ pub fn rope(
     launch(OP, device, [q.as_ref(), k.as_ref()], Some(&rope), &shape, stream)
 }
 
-/// Launches only the rotation, for [`rope`] and for `qk_norm_rope` without a norm.
+/// Launches a rotation without a norm. [`rope`] and `qk_norm_rope` call this function.
 pub(super) fn launch(
     op: &'static str,
     device: &Device,

@@ -9,8 +9,9 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";
 
-/// Softmax needs nearly as many instructions per element as the memory bandwidth allows, so no thread may be
-/// idle. Each row therefore gets the fewest whole warps that can keep it in registers.
+/// Launch configurations for rows of 129 to 2048 packs (16-byte vectors). Softmax needs many instructions per
+/// element, so idle threads would cost time. Each row therefore gets the fewest whole warps that can keep it
+/// in registers.
 const SHORT: &[Rung] = &[
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
@@ -24,12 +25,13 @@ const SHORT: &[Rung] = &[
     rung(2_048, 8, 256, 256),
 ];
 
-/// Clusters keep 7 packs (16-byte vectors) per thread in registers. This takes 56 registers instead of 64, so
-/// each SM runs one more block.
+/// Launch configurations for longer rows. In a cluster, most of them keep 7 packs (16-byte vectors) per
+/// thread in registers instead of 8. A thread then uses 56 registers instead of 64, and each SM runs one more
+/// block.
 ///
-/// Bandwidth relative to a copy on an H200 (benches/results/decisions/softmax_rungs.txt): 94 % at
-/// 151,936 columns, compared with 82 % for 8 packs per thread. At 65,536 columns a cluster reaches 97 %,
-/// but one block of 1024 threads 78 %: memory is idle during its reduction.
+/// Bandwidth relative to a copy on an H200 (benches/results/decisions/softmax_rungs.txt): 94 % at 151,936
+/// columns, compared with 82 % for 8 packs per thread. At 65,536 columns, a cluster reaches 97 % and one
+/// block of 1024 threads 78 %. The single block is slower because it loads nothing during its reduction.
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),
@@ -51,7 +53,7 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
 };
 
 /// Rows that do not fit in registers are read twice, by blocks of 1024 threads. Only one such block fits on
-/// an SM. Few rows are therefore in flight, and the second read finds most of them in L2.
+/// an SM, so all blocks together read few rows at a time. The second read therefore finds most data in L2.
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 const KERNELS: RowKernels = RowKernels {
@@ -67,26 +69,27 @@ const KERNELS: RowKernels = RowKernels {
 
 /// Computes `y = exp(x - max(x)) / sum(exp(x - max(x)))` over the last dimension, as `torch.softmax` does.
 ///
-/// With `log`, computes `y = x - max(x) - ln(sum(exp(x - max(x))))`, as `torch.log_softmax` does. Both are
-/// computed in f32 and rounded once.
+/// With `log`, computes `y = x - max(x) - ln(sum(exp(x - max(x))))`, as `torch.log_softmax` does. Both
+/// functions are computed in f32 and rounded once.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
-/// reach all rows. If there are no rows, the call does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// A row that contains NaN or +inf, or only -inf, gives NaN. Results below 2^-126 become 0. The bits of a row
-/// depend on its length and on whether both operands and their strides are aligned to 16 bytes. They do not
+/// depend on its length, and on whether both operands and their strides are aligned to 16 bytes. They do not
 /// depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps `x`.
-/// See [`Error`](crate::Error) for errors of the device.
+/// [`Error`](crate::Error) lists the errors of the device.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, y, p]) }
 }
 

@@ -8,9 +8,9 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax_backward";
 
-/// Rows that do not fit in the registers of a block are read twice, as in `softmax`. The blocks have half as
-/// many threads, each with twice the registers. A thread has two operands to read, and so twice the loads in
-/// flight.
+/// Launch configurations by row length. Rows that do not fit in the registers of a block are read twice, by
+/// blocks of 512 threads. The forward pass uses 1024 threads. Here a thread reads two operands, `y` and `dy`,
+/// so it needs twice the registers and has twice the loads in flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 const KERNELS: RowKernels = RowKernels {
@@ -21,11 +21,11 @@ const KERNELS: RowKernels = RowKernels {
 /// Computes the gradient of [`softmax`](crate::softmax) from its result `y`: `dx = y * (dy - sum(dy * y))`
 /// over the last dimension.
 ///
-/// With `log`, `y` is the logarithm of the softmax and `dx = dy - exp(y) * sum(dy)`. Both are computed in f32
-/// and rounded once.
+/// With `log`, `y` is the logarithm of the softmax and `dx = dy - exp(y) * sum(dy)`. In both cases, `dx` is
+/// computed in f32 and rounded once.
 ///
-/// `y`, `dy` and `dx` have the same shape and dtype. The last stride is 1, and two strides reach all rows.
-/// The bits of a row do not depend on the other rows.
+/// `y`, `dy` and `dx` have the same shape and dtype. All must be viewable as `[n, m, columns]` without a
+/// copy, with the same `n` and `m`. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
 /// Same as [`softmax`](crate::softmax).
@@ -42,6 +42,7 @@ pub fn softmax_backward(
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
-    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
+    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+    // receives.
     unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
 }

@@ -11,7 +11,7 @@ pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launc
     Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
 }
 
-/// The operand whose rows are divided into tiles, one tile per block.
+/// The tensor, queries or keys, whose rows are divided into tiles. Each tile gets one block.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TiledRows {
     Queries,
@@ -19,20 +19,21 @@ pub(crate) enum TiledRows {
 }
 
 impl AttentionLayout {
-    /// Returns whether the call needs no feature of the general kernels. These features are masks, softcap,
-    /// rows without 16-byte vector access, and very small scales.
+    /// Returns whether the call can use the specialized attention kernels. They support no mask, no softcap
+    /// and no very small scale, and require rows that can be read in 16-byte vectors.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
 
-    /// Returns the tiles per head, with `rows` rows each, and the total number of blocks. Returns `None` if
-    /// there are no rows.
+    /// Divides the rows of a head into tiles of `rows` rows. Returns the number of tiles per head, and the
+    /// number of blocks for all heads. Returns `None` if there are no rows.
     pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: TiledRows) -> Result<Option<(u32, u32)>> {
         let (there, heads) = match side {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // Each packed sequence may end within a tile. So may the padding after the last sequence.
+        // The last tile of each packed sequence may be partly filled. The same is true for the padding after
+        // the last sequence. Count one additional tile for each.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),

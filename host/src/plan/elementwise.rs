@@ -1,5 +1,5 @@
-//! Launch plans for element-wise ops. The operands are treated as rows. A row is divided into parts: packs
-//! of 16 bytes, or single elements.
+//! Launch plans for element-wise ops. A plan treats the operands as rows. It divides a row into parts, which
+//! are packs (16-byte vectors) or single elements, and assigns parts to threads.
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
@@ -10,10 +10,10 @@ use crate::tensor::view::View;
 use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
-/// Columns per row when contiguous operands are treated as one long run of elements.
+/// Columns per row if all operands are contiguous and the plan treats them as one sequence of elements.
 const RUN: u64 = 1 << 20;
-/// Maximum number of parts per launch. A row has at most as many, so a part index within a row plus an
-/// offset stays below 2^31.
+/// Maximum number of parts (16-byte packs or elements) per launch and per row. An index of a part plus an
+/// offset then stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
@@ -21,14 +21,15 @@ pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
     /// Extent of the first launch. [`Self::launch`] sets the parts.
     pub extent: Extent,
-    /// Total number of parts: packs, or elements if the rows cannot be read in 16-byte vectors.
+    /// Total number of parts. A part is a 16-byte pack, or an element if the rows cannot be read in 16-byte
+    /// vectors.
     parts: u64,
 }
 
 impl<const N: usize> Elementwise<N> {
-    /// Checks that all operands have the dtype and shape of the first operand, and plans the launch.
-    /// Contiguous operands are treated as one run of elements, unless `keep_rows` is set. Other operands
-    /// keep their rows.
+    /// Checks that all operands have the dtype and shape of the first operand, and plans the launch. If all
+    /// operands are contiguous, the plan ignores their rows and treats them as one sequence of elements.
+    /// `keep_rows` prevents this, for example if a bias is added to each row.
     ///
     /// `aligned`: every other tensor that the kernel reads, such as a bias, supports 16-byte vector access.
     pub fn of(
@@ -68,7 +69,7 @@ impl<const N: usize> Elementwise<N> {
         Self::of_parts(layout, elements)
     }
 
-    /// Plans the launch for rows that were checked before. Fails with [`Error::Value`] if there are too
+    /// Plans the launch for rows that the caller has checked. Fails with [`Error::Value`] if there are too
     /// many rows or columns.
     pub fn of_rows(op: &'static str, layout: RowLayout<N>) -> Result<Self> {
         if layout.rows > i32::MAX as u64 {
@@ -97,9 +98,11 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Launches `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors, with
-    /// `threads` threads per block. Without elements, nothing is launched. More than 2^30 parts take
-    /// several launches. This function replaces the last argument by the extent of each launch.
+    /// Launches the kernel `vector_pack`, with `threads` threads per block. If the rows cannot be read in
+    /// 16-byte vectors, launches `any_layout` instead. If there are no elements, nothing is launched.
+    ///
+    /// More than 2^30 parts need several launches. The last argument in `args` tells a kernel which parts it
+    /// processes. This function replaces it for each launch.
     ///
     /// # Safety
     /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
@@ -128,15 +131,15 @@ impl<const N: usize> Elementwise<N> {
             let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
             let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
             let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
-            // SAFETY: the caller passes the arguments that the kernel expects, and the last one was set
-            // above.
+            // SAFETY: the caller passes the arguments that the kernel expects. The loop has set the last
+            // argument.
             unsafe { device.launch(kernel, dtype, shape, stream, args)? };
         }
         Ok(())
     }
 }
 
-/// Returns whether the view is contiguous. A view without elements counts as contiguous.
+/// Returns whether the tensor is contiguous. A tensor without elements counts as contiguous.
 fn is_dense(view: &View) -> bool {
     let mut next = 1;
     let in_order = view.shape().iter().zip(view.strides()).rev().all(|(&size, &stride)| {

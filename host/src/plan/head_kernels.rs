@@ -1,18 +1,22 @@
-//! Tables of the kernels of an op on queries and keys. `heads.rs` selects a kernel from them for each call.
+//! Types that list the kernels of `rope` or `qk_norm_rope`. `heads.rs` selects one of the kernels for each
+//! call.
 
-/// The kernels of one op. A lane is one thread of a warp.
+/// The kernels of one op on queries and keys. A launch tries the kernels in the order of the fields.
 pub(crate) struct HeadKernels {
-    /// Kernels for heads of 64 or 128 columns. A lane has one vec4 in each half of a head, so it has both
-    /// columns of every rotated pair.
+    /// Kernels for heads of 64 or 128 columns. A thread has four columns in the first half of a head and the
+    /// corresponding four in the second half. It thus has both columns of every pair that `rotate_half`
+    /// combines.
     pub halves: Option<HalfSplitKernels>,
-    /// Kernel for heads of 128 columns with their own angles. It reads the angles once for queries and
-    /// keys.
+    /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles
+    /// once and uses them for a query head and a key head.
     pub qk: Option<&'static str>,
-    /// Kernels that keep a row in the registers of a block, in the order of row length, shortest first.
+    /// Kernels in which a block keeps a row in registers, ordered by maximum row length. A row is all heads
+    /// of a token, or one long head.
     pub block: &'static [BlockKernel],
-    /// Kernel for heads of any length. It reads the angles once for queries and keys.
+    /// Kernel for heads of any length, without a norm. A thread loads the angles once and uses them for
+    /// queries and keys.
     pub rotated: Option<&'static str>,
-    /// Kernels that process a head with the lanes of a warp, in the order of head length, shortest first.
+    /// Kernels in which threads of one warp process a head, ordered by maximum head length.
     pub warp: &'static [WarpKernel],
     pub rows: &'static str,
     pub any: &'static str,
@@ -22,10 +26,10 @@ pub(crate) struct HeadKernels {
     pub stages: bool,
 }
 
-/// The kernels in which a lane has one vec4 in each half of a head.
+/// Kernels in which a thread has four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// Names of the kernels for 64 and for 128 columns. `None` if the norm requires a different summation
-    /// order.
+    /// Names of the kernels for 64 and for 128 columns. A name is `None` if the kernel would add squares in
+    /// another order than the norm that the op reproduces.
     pub names: [Option<&'static str>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,
@@ -40,7 +44,7 @@ pub(crate) struct BlockKernel {
     pub tiles: u32,
 }
 
-/// A kernel that processes a head with the lanes of a warp.
+/// A kernel in which threads of one warp process a head.
 pub(crate) struct WarpKernel {
     pub name: &'static str,
     /// Maximum columns per head.

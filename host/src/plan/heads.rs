@@ -1,7 +1,7 @@
-//! Launch plans for the ops on the heads of queries and keys.
+//! Launch plans for `rope` and `qk_norm_rope`, the ops on the heads of queries and keys.
 //!
-//! A launch checks its operands, then takes the first kernel that supports these heads, in the order
-//! fastest first. The block sizes were chosen on an H200 (`benches/results`).
+//! An op has several kernels, ordered from the fastest to the most general. A launch checks its operands and
+//! takes the first kernel that supports them. The block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
 use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, Rotary, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
@@ -11,14 +11,15 @@ use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, operand};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// Default minimum number of warps per launch, enough to fill a large GPU several times.
+/// Default minimum number of warps per launch. With this number, a large GPU runs several waves of blocks.
 const WARPS: u32 = 16 << 10;
-/// Minimum number of blocks per launch for the `rotated` kernel, enough to fill a large GPU several times.
+/// Minimum number of blocks per launch for the `rotated` kernel. With this number, a large GPU runs several
+/// waves of blocks.
 const BLOCKS: u32 = 1 << 10;
 /// Warps per block of the `halves` and `qk` kernels.
 const BLOCK_WARPS: u32 = 8;
-/// Maximum bytes of shared memory for the reductions of a block: two buffers of three f32 for each of four
-/// warps.
+/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each
+/// of four warps, and there are two buffers.
 const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// The checked operands of a launch.
@@ -29,7 +30,7 @@ pub(crate) struct CheckedHeads {
     pub dtype: Dtype,
     /// Number of batches, tokens per batch, and columns per head.
     pub extent: [i64; 3],
-    /// The device's launch override, which takes precedence over the defaults of this file.
+    /// The device's launch override. Its fields replace the constants of this file.
     pub over: LaunchOverride,
 }
 
@@ -53,8 +54,8 @@ impl HeadLaunch {
 }
 
 impl CheckedHeads {
-    /// Checks the queries, the keys and the rotary embedding. Fails if a shape, dtype, stride or device
-    /// does not match, or if an output overlaps an input.
+    /// Checks the queries, the keys and the rotary embedding. Fails if a shape, dtype, stride or device does
+    /// not match, or if an output overlaps an input.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -132,26 +133,26 @@ impl CheckedHeads {
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
         let (shape, p) = (plan.shape(blocks as u32), plan.p);
-        // SAFETY: `CheckedHeads::of` checked shape, dtype, strides and device of every view that the
-        // arguments point to.
+        // SAFETY: `CheckedHeads::of` checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
         unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
     }
 
-    /// Returns the plan of the first kernel that supports these heads. The launch override can skip
-    /// kernels.
+    /// Returns the plan of the first kernel that supports these operands. A launch override can skip some of
+    /// the kernels, so that tests and `tune` can run another one.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
-    /// Target number of warps per launch. The heads of all tokens are divided among at least this many
-    /// warps if there are enough heads.
+    /// Minimum number of warps among which a launch divides the heads of all tokens. With few heads, a launch
+    /// may have fewer warps.
     fn warps(&self) -> u32 {
         self.over.parallelism.unwrap_or(WARPS)
     }
 
-    /// Returns the warps per block: `warps`, or the value of the launch override.
+    /// Returns the number of warps per block from the launch override, or `warps` if it has none.
     fn of_block(&self, warps: u32) -> u32 {
         self.over.threads.map_or(warps, |threads| threads / 32)
     }
@@ -161,26 +162,27 @@ impl CheckedHeads {
         self.operands.iter().filter(|operand| operand.heads > 0)
     }
 
-    /// Returns whether each head is normalized separately, or no norm is applied.
+    /// Returns true if each head is normalized separately, or if there is no norm. Returns false if all heads
+    /// of a token are normalized together.
     fn apart(&self) -> bool {
         self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
-    /// Returns whether the kernels for whole heads can run. There must be no rotation, or one of all columns
-    /// with angles from tables. Also requires vec4 access and at most [`MAX_GRID_YZ`] batches, because the
-    /// batch is a grid dimension.
+    /// Returns whether the kernels that rotate all columns of a head can run. The call must rotate all
+    /// columns with angles from tables, or none. The tensors must support access to four elements at a time.
+    /// The number of batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
         self.vec4s && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
     }
 
-    /// Returns whether [`Self::plain`] holds and rotated pairs are adjacent columns (interleaved layout).
+    /// Returns whether [`Self::plain`] is true and rotated pairs are adjacent columns (interleaved layout).
     fn interleaved_partners(&self) -> bool {
         self.plain() && (self.rotary.halves == 0 || self.rotary.dim == 0)
     }
 
-    /// Returns whether every operand can be accessed in vectors of eight columns.
+    /// Returns whether kernels can access all query and key tensors eight columns at a time.
     fn vec8s(&self) -> bool {
         let size = self.dtype.size();
         self.extent[2] % 8 == 0
@@ -214,8 +216,8 @@ impl CheckedHeads {
         if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
-        // A warp reads angles and parameters once for all its heads. The more tokens there are, the more
-        // heads each warp gets.
+        // A warp reads angles, weights and biases once for all its heads. If there are many tokens, the
+        // launch has enough warps even if each warp gets many heads.
         let batch = together * (256 / p.dim);
         let max = self.present().map(|operand| operand.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
@@ -245,7 +247,8 @@ impl CheckedHeads {
         let BlockKernel { name, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // Either columns that are one tile apart have the same angles, or the row is a single head.
+        // Columns that are one tile apart must use the same angles, or the row must be a single head.
+        // Otherwise this kernel cannot rotate the row.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()
@@ -264,7 +267,8 @@ impl CheckedHeads {
         let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
         let blocks = vec4s.div_ceil(512);
         let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
-        // Large blocks read a longer contiguous range. Use them only if at least `BLOCKS` blocks remain.
+        // A large block reads a longer contiguous range. Put several tokens in a block only if the launch
+        // then still has at least `BLOCKS` blocks.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1], 0);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
@@ -275,11 +279,11 @@ impl CheckedHeads {
         let [q, k] = self.operands;
         let takes = |kernel: &&WarpKernel| i64::from(p.dim) <= kernel.dim && self.vec4s && self.apart();
         let warp = kernels.warp.iter().find(takes)?;
-        // Number of heads of one token that a warp processes per step.
+        // Number of heads of one token that a warp processes at the same time.
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
-        // A warp reads angles and parameters once for all its heads. The more tokens there are, the more
-        // heads each warp gets.
+        // A warp reads angles, weights and biases once for all its heads. If there are many tokens, the
+        // launch has enough warps even if each warp gets many heads.
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
         p.heads_per_warp = batch * batches.div_ceil(parts);
         p.warp_tasks = [q.heads, k.heads].map(|heads| heads.div_ceil(p.heads_per_warp));

@@ -1,5 +1,5 @@
-//! The L2 policy of a launch: which inputs it loads with `evict_last`, and from which block on it demotes
-//! their lines.
+//! The L2 policy of a launch. It says which inputs a kernel loads with `evict_last`, and which blocks reset
+//! their cache lines to normal eviction priority (demote them).
 use cuda_std::l2::L2Policy;
 
 use crate::Device;
@@ -7,13 +7,15 @@ use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
-    /// Returns the L2 policy for the rows of the operands `inputs`, which the kernel reads once.
+    /// Returns the L2 policy for a launch that reads the rows of the operands `inputs` once.
     ///
-    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read
-    /// half as much as L2 holds, demote their lines after they have written their results. A quarter or all
-    /// of L2 instead of half gives the same times (docs/internals/launch-configuration.md).
+    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks reset their
+    /// cache lines to normal eviction priority after they have written their results. These blocks read half
+    /// as many bytes as L2 has. A quarter or all of L2 instead of half gives the same times
+    /// (docs/internals/launch-configuration.md).
     ///
-    /// Cluster launches are not faster with `evict_last`, and use the default policy.
+    /// Launches with thread block clusters use the default policy, because `evict_last` does not make them
+    /// faster.
     pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> L2Policy {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
@@ -43,8 +45,8 @@ mod tests {
     fn the_last_half_of_l2_is_demoted() {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
-        // The CPU executor reports 4 KiB of L2. Rows have 512 bytes, so the last 2 KiB are four rows, or
-        // two rows of each of two inputs.
+        // The CPU executor reports 4 KiB of L2. A row has 512 bytes, so the last 2 KiB of one input are four
+        // rows. For two inputs, they are two rows of each input.
         let l2_policy = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
             RowLayout::of("op", &device, [("x", &view), ("y", &view)])
@@ -87,7 +89,7 @@ mod tests {
     static KERNELS: &[&[Kernel]] =
         &[&[Kernel { name: "policies", overlap: Overlap::Both, run: on_the_gpu_alone }]];
 
-    /// Passes without a check if there is no GPU with a known L2 size.
+    /// Passes without a check if there is no GPU, or if `l2_bytes` does not return the size of its L2.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
         let Some(device) = Device::cuda(0).ok().filter(|device| device.l2_bytes().is_some()) else { return };

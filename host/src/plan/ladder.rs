@@ -1,7 +1,7 @@
-//! Tables of launch configurations (ladders) for the row ops.
+//! Tables of launch configurations for row ops such as `softmax`.
 //!
-//! A rung is one launch configuration: threads per row, packs per thread, rows per block. A pack is one
-//! 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.
+//! A table is called a ladder, and an entry a rung: threads per row, packs per thread, rows per block. A pack
+//! is a 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.
 use cuda_std::team::Team;
 
 use crate::device::launch::{RowKernels, Rung, cluster, rung};
@@ -9,11 +9,12 @@ use crate::device::ptx::arch::Arch;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
-/// Rungs for rows of up to 128 packs, shared by all ops that keep a row in registers. Such rows are
-/// latency-bound, so a thread keeps only 2 packs.
+/// Launch configurations for rows of up to 128 packs (16-byte vectors), for all ops that keep a row in
+/// registers. Latency dominates the time of such short rows, so many threads share a row, and most keep only
+/// 2 packs.
 ///
-/// With two rows of 64 packs per block, block scheduling would dominate the time, so these blocks have four
-/// rows.
+/// Rows of 64 packs share a block of 128 threads instead of 64. With only two rows per block, the time would
+/// depend on how fast the GPU starts blocks.
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
@@ -24,16 +25,16 @@ const FEW_PACKS: &[Rung] = &[
     rung(128, 4, 32, 64),
 ];
 
-/// Rungs for rows of 129 to 2048 packs, for ops that reduce a row once or twice. Each op defines its own
-/// rungs for longer rows.
+/// Launch configurations for rows of 129 to 2048 packs (16-byte vectors), for ops that reduce a row once or
+/// twice. For longer rows, each op has its own table.
 ///
-/// A thread keeps 4 packs, which gives enough loads in flight. The thread counts fit the row lengths of
-/// common models, so that no thread has unused packs. The rungs were chosen on sm_90 with `tune` and
-/// `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75
-/// and sm_80 use the same rungs.
+/// Most threads keep 4 packs, which puts enough loads in flight. The thread counts fit the row lengths of
+/// common models, so that no thread has unused packs. They were chosen on sm_90 with `tune` and `bench.py`
+/// (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75 and sm_80
+/// use the same table.
 ///
-/// The number of threads determines the order of the sums. Ops that share this ladder therefore give
-/// bitwise equal results for equal rows, fused or not.
+/// The number of threads determines the order of the sums. Ops that use this table therefore give bitwise
+/// equal results for equal rows. For example, `add_rms_norm` equals an addition followed by `rms_norm`.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -47,24 +48,25 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(2_048, 4, 512, 512),
 ];
 
-/// Threads per row for the kernel that takes any layout, as pairs `(columns, threads)`. The first pair with
-/// at least the row's columns applies. Each thread reads 8 elements per tile, or 4 in f32.
+/// Threads per row for the kernel that supports any layout, as pairs `(max_columns, threads)`. The first pair
+/// that fits the row applies. A thread reads 8 elements per step, or 4 in f32.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The rungs for rows that are too long for `SHORT_ROWS` but fit in registers, per architecture.
+/// Launch configurations for rows that are too long for `SHORT_ROWS` but fit in registers, for each
+/// architecture.
 pub(crate) struct RegisterRungs {
-    /// Rungs for sm_75. A Turing SM has 1024 threads, so these blocks have at most 512. A larger block
-    /// would leave no threads to load another row during its reduction.
+    /// Launch configurations for sm_75, with at most 512 threads per block. A Turing SM has 1024 threads, so
+    /// it runs two such blocks. While one block reduces its row, the other block can load a row.
     pub sm75: &'static [Rung],
     /// Rungs for sm_80 and newer, and for the CPU executor.
     pub sm80: &'static [Rung],
-    /// Additional rungs for sm_90 and newer, which spread a row over a thread block cluster.
+    /// Additional launch configurations for sm_90 and newer. In these, a thread block cluster shares a row.
     pub sm90: &'static [Rung],
 }
 
-/// Rungs for ops that read one operand, for rows that do not fit in 512 threads with 4 packs each. Clusters
-/// take rows of up to 1 MiB.
+/// Launch configurations for ops that read one operand, for rows of more than 2048 packs (16-byte vectors).
+/// Clusters process rows of up to 1 MiB.
 pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
@@ -85,29 +87,31 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     ],
 };
 
-/// Rungs for ops that read two operands. With 4 packs per thread of each operand, a thread has as many
-/// bytes in flight as with 8 packs of one operand. On sm_75, 512 threads with 4 packs take no longer rows
-/// than `SHORT_ROWS` does.
+/// Launch configurations for ops that read two operands, for rows of more than 2048 packs (16-byte vectors).
+/// A thread keeps 4 packs of each operand, as many bytes as 8 packs of one operand. On sm_75 there are none,
+/// because a block of 512 threads has room only for the rows of `SHORT_ROWS`.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
-/// The launch configurations of an op that keeps rows in the registers of blocks or clusters.
+/// The launch configurations of an op whose blocks or thread block clusters keep rows in registers.
 pub(crate) struct Ladder {
     /// Rungs for rows of 129 to 2048 packs.
     pub short: &'static [Rung],
     /// Rungs for longer rows that fit in registers.
     pub in_registers: RegisterRungs,
-    /// Longest row, in packs, for which one block is used if the architecture has clusters. Clusters take
-    /// longer rows.
+    /// Maximum row length, in 16-byte packs, for a single block on architectures with thread block clusters.
+    /// A cluster processes longer rows.
     pub blocks_up_to: u32,
-    /// Threads per block for rows that fit in no rung. The kernel reads these rows twice.
+    /// Threads per block for rows that are too long for all launch configurations. The kernel reads such a
+    /// row twice.
     pub reread: u32,
 }
 
 impl Ladder {
-    /// Returns the rung for the rows of `layout`. A rung in the device's launch override takes precedence.
+    /// Returns the launch configuration for the rows of `layout`. The launch override of the device takes
+    /// precedence.
     ///
-    /// Fails with [`Error::Value`] if the rung of the override cannot take these rows.
+    /// Fails with [`Error::Value`] if the launch override does not support these rows.
     pub fn pick<const N: usize>(
         &self,
         op: &'static str,
@@ -121,8 +125,8 @@ impl Ladder {
         }
     }
 
-    /// Returns the first rung that fits the rows of `layout`. If the rows cannot be read as 16-byte
-    /// vectors, returns a rung of the kernel for any layout.
+    /// Returns the first launch configuration that supports the rows of `layout`. If the rows cannot be read
+    /// as 16-byte vectors, it selects the kernel for any layout.
     fn first<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         if !layout.vector {
             let team =
@@ -149,8 +153,9 @@ impl Ladder {
     }
 }
 
-/// Returns `rung` if its threads can keep the rows of `layout` in registers on this architecture. Only a
-/// rung of the launch override can fail this check.
+/// Returns the launch configuration `rung` if its threads can keep the rows of `layout` in registers on this
+/// architecture. If not, returns an error. `rung` comes from a launch override, so it has not been checked
+/// before.
 fn expect_holds<const N: usize>(
     rung: Rung,
     op: &'static str,

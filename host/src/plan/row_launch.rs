@@ -5,7 +5,8 @@ use crate::device::launch::{Launch, Rung};
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result, Stream};
 
-/// Launches a row kernel with one team per row. Without rows, nothing is launched.
+/// Launches a kernel in which a team of threads processes each row. If there are no rows, nothing is
+/// launched.
 ///
 /// # Safety
 /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
@@ -18,8 +19,8 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams of more than one warp reduce in shared memory. They need two f32 per warp, the maximum of any
-    // op, and room for the exchange within a cluster.
+    // If more than one warp shares a row, the warps reduce in shared memory. This takes two f32 per warp, the
+    // maximum of all ops. In a cluster, the blocks also exchange their results there.
     let meet = rung.threads_per_row > 32 || rung.cluster > 0;
     let shared_bytes =
         if meet { (rung.threads_per_row * rung.rows_per_block / 32 + rung.cluster + 1) * 8 } else { 0 };
@@ -27,7 +28,7 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }
 
-/// [`launch_rows`] with an explicit number of bytes of shared memory and an explicit carveout.
+/// Same as [`launch_rows`], but the caller chooses the bytes of shared memory and the carveout.
 ///
 /// # Safety
 /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.

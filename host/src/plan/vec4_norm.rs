@@ -1,8 +1,8 @@
-//! Launch plans for the norm kernels that read rows in vec4 units (four elements): kernel, threads, shared
+//! Launch plans for the norm kernels that read four elements (a vec4) at a time: kernel, threads, shared
 //! memory and parameters.
 //!
-//! A tile is the part of a row that one warp reads per step, see [`TILE`]. Between two passes over a row,
-//! the row stays in registers or is staged in shared memory.
+//! A tile is the part of a row that one warp reads per step, see [`TILE`]. A norm passes over a row more than
+//! once. Between the passes, the row stays in registers or in shared memory.
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
@@ -28,55 +28,56 @@ pub enum Norm {
 
 choices! { Norm: Rms, Layer; }
 
-/// Threads per row. One warp per row gives the same order of the sums as torch's kernel.
+/// Threads per row. With one warp per row, the kernels add the columns in the same order as torch's kernel.
 const TEAM_THREADS: u32 = 32;
-/// Rows per block if they fit in shared memory. The rows of a block do not synchronize, so more rows per
-/// block would only lengthen the last wave.
+/// Rows per block if they fit in shared memory. The rows of a block do not depend on each other. More rows
+/// per block would have no advantage, and fewer SMs would be busy in the last wave.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
-/// Shared memory carveout for kernels that stage rows in shared memory, in percent. The rest stays L1,
-/// which caches scales and shifts. With a carveout of 100 %, every row of 5120 columns read them from L2.
+/// Shared memory carveout in percent for kernels that stage rows in shared memory. The other part of the
+/// memory is L1, which caches scales and shifts. With a carveout of 100 % and 5120 columns, every row loaded
+/// them from L2.
 const CARVEOUT: u32 = 57;
-/// Carveout in percent if a block shares each row, so that fewer rows are staged. It was the fastest value
-/// at 2048, 3072 and 5120 columns.
+/// Shared memory carveout in percent if one block shares each row. Fewer rows are then in shared memory at
+/// once. This value was the fastest at 2048, 3072 and 5120 columns.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
-/// Carveout in percent if rows stay in registers, either of one warp or of a block that also stages the row
-/// in shared memory.
+/// Shared memory carveout in percent for two kinds of kernels. One keeps a row in the registers of a warp.
+/// The other keeps a row in the registers of a block and also in shared memory.
 ///
-/// Kernels that use shared memory only for the reduction across warps set no carveout.
+/// Kernels that use shared memory only for the reduction across warps do not set a carveout.
 const CARVEOUT_IN_REGISTERS: u32 = 30;
-/// Bytes of shared memory for the reduction across the warps of one row.
+/// Bytes of shared memory that the warps of one row use for a reduction.
 const SCRATCH_BYTES: u32 = 4 * NormParams::SHARING;
 
 /// Parameters of a norm launch other than its rows.
 #[derive(Clone, Copy)]
 pub(crate) struct NormLaunch {
-    /// Epsilon, added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
+    /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
     /// See [`NormParams::form`].
     pub form: OperandForm,
     /// See [`NormParams::round_each`].
     pub round_each: bool,
-    /// Number of rows that must be staged in shared memory at the same time to compute one output row.
+    /// Number of rows that a kernel stages in shared memory to compute one output row.
     pub staged_vec4: u32,
 }
 
-/// How a kernel reads its rows, and where it keeps a row between two passes. There is one variant for each
-/// [`Access`](cuda_std::vec4::Access) that kernels are compiled for.
+/// How a kernel reads its rows, and where it keeps a row between two passes. Kernels are compiled for a type
+/// of the trait [`Access`](cuda_std::vec4::Access). Each type has a variant here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// One element at a time.
     Scalar,
     /// Four elements at a time.
     Vectorized,
-    /// Rows of whole tiles. A warp stages its row in shared memory.
+    /// Whole tiles of 128 columns. Each warp keeps its row in shared memory between two passes.
     WholeTiles,
-    /// Rows of whole tiles. A block stages its row in shared memory.
+    /// Whole tiles of 128 columns. Each block keeps its row in shared memory between two passes.
     BlockTiles,
-    /// Rows of this many tiles, kept in the registers of one warp.
+    /// Rows with this number of tiles. One warp keeps its row in registers.
     WarpRegisters(u32),
-    /// Rows of four times this many tiles, kept in the registers of a block's four warps.
+    /// Rows with four times this number of tiles. The four warps of a block keep its row in registers.
     BlockRegisters(u32),
     /// Like [`Self::BlockRegisters`], and the row is also staged in shared memory.
     BlockRegistersStaged(u32),
@@ -88,8 +89,8 @@ impl Access {
         matches!(self, Self::BlockTiles | Self::BlockRegisters(_) | Self::BlockRegistersStaged(_))
     }
 
-    /// Returns whether a kernel with this access supports the rows of `layout`, if these consist of whole
-    /// tiles.
+    /// Returns whether a kernel with this access supports the length of the rows. The caller has checked that
+    /// rows consist of whole tiles.
     fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         let tiles = layout.cols / TILE;
         match self {
@@ -101,15 +102,15 @@ impl Access {
         }
     }
 
-    /// Returns whether a kernel with this access is faster than the kernel for all rows of whole tiles. On
-    /// an H200:
+    /// Returns whether a kernel with this access is faster than `WholeTiles`, which supports all rows of
+    /// whole tiles. Measured on an H200:
     ///
-    /// - Rows in the registers of a warp or a block are always faster.
-    /// - A block that stages its row in shared memory is faster for rows of 4096 columns or more. It is
-    ///   also faster from 2048 columns on if there are at most 16,384 rows.
+    /// - Kernels that keep rows in the registers of a warp or a block are always faster.
+    /// - A block that keeps its row in shared memory is faster for rows of 4096 columns or more. It is also
+    ///   faster from 2048 columns on if there are at most 16,384 rows.
     ///
-    /// With few rows, the last wave dominates. With many rows, the fixed cost of each row weighs more, and
-    /// one warp per row is cheaper.
+    /// With few rows, the last wave of blocks dominates the time. With many rows, the fixed cost of each row
+    /// dominates, and it is smaller if one warp processes a row.
     fn is_faster<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         match self {
             Self::BlockTiles => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
@@ -133,27 +134,28 @@ pub(crate) struct TileKernel {
     pub name: &'static str,
     /// The kernel's access, which determines the rows that it supports.
     pub access: Access,
-    /// The only operand form that the kernel supports, or `None` if it supports all.
+    /// The only form of the operands that the kernel supports (which are present, in which dtype). `None`
+    /// means that it supports all forms.
     pub form: Option<OperandForm>,
 }
 
 /// The vec4 kernels of one op.
 #[derive(Clone, Copy)]
 pub(crate) struct NormKernels {
-    /// Kernel for any layout. It is also used for rows of whole tiles if `whole` names the same kernel.
+    /// Kernel for any layout. If an op has no separate kernel for rows of whole tiles, `whole` has the same
+    /// name.
     pub any: &'static str,
-    /// Kernel for rows of whole tiles, which it stages in shared memory.
+    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes.
     pub whole: &'static str,
-    /// Kernels for a subset of these rows. The first that supports a row is used. Kernels for a single
-    /// operand form need fewer registers and come first.
+    /// Kernels for some of the rows of whole tiles. The first kernel that supports a row is used. A kernel
+    /// for a single form of the operands needs fewer registers, so it comes first.
     pub special: &'static [TileKernel],
-    /// Shared memory carveout of `whole`, in percent. `None` leaves it to the driver.
+    /// Shared memory carveout of the kernel `whole`, in percent. `None` leaves it to the driver.
     pub carveout: Option<u32>,
 }
 
 impl NormKernels {
-    /// Returns a set with a kernel for any layout and a kernel for rows of whole tiles, and no special
-    /// kernels.
+    /// Returns a set of two kernels: one for any layout, and one for rows of whole tiles.
     pub const fn of([any, whole]: [&'static str; 2]) -> Self {
         Self { any, whole, special: &[], carveout: Some(CARVEOUT) }
     }
@@ -169,8 +171,8 @@ pub(crate) struct Vec4Launch {
 }
 
 impl Vec4Launch {
-    /// Plans the launch for the rows of `layout`. Between passes, rows stay in registers or are staged in
-    /// shared memory if they fit. Fails if `eps` is negative or not finite.
+    /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, it stays there
+    /// between two passes. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,
@@ -195,8 +197,8 @@ impl Vec4Launch {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // Whether the kernel for whole rows branches at run time on the form of its operands (per row, per
-        // batch or in a table). Specialised kernels are then at least as fast.
+        // The kernel `whole` may be the general kernel, which branches at run time on the dtype and layout of
+        // its operands. Specialized kernels are then at least as fast, so `is_faster` need not decide.
         let looks_up = kernels.any == kernels.whole;
         let special = |first| {
             let takes = move |kernel: &&TileKernel| {

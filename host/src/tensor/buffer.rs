@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// Alignment of buffers on the CPU in bytes: that of an L2 line. The CUDA driver aligns its allocations to
-/// 256 bytes.
+/// Alignment in bytes of buffers for the CPU executor: one L2 line. On a GPU, the CUDA driver aligns buffers
+/// to 256 bytes.
 const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
@@ -23,8 +23,8 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Allocates `len` elements and sets every byte to 0xFF (NaN or -1). Elements that a kernel fails to
-    /// write are then visible.
+    /// Allocates `len` elements and sets every byte to 0xFF, which means NaN or -1. An element that a kernel
+    /// fails to write then has a value that tests notice.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -44,7 +44,7 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Allocates `len` elements. They are zero on the CPU and uninitialized on a GPU.
+    /// Allocates `len` elements. On the CPU executor they are zero, on a GPU they are uninitialized.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -77,7 +77,7 @@ impl<T: Scalar> Buffer<T> {
             // SAFETY: `values` and the buffer are `bytes` bytes long.
             Some(cuda) => unsafe { cuda.upload(self.address, from.cast(), bytes) },
             None => {
-                // SAFETY: `values` and the buffer have the same length, as asserted above.
+                // SAFETY: `values` and the buffer have the same length, as `assert_eq!` has checked.
                 unsafe { std::ptr::copy_nonoverlapping(from, self.address as *mut T, values.len()) };
                 Ok(())
             }
@@ -116,7 +116,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns an error if the tensor extends past the end of the buffer.
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: `inside` checked that every element is in the buffer, which the view borrows.
+        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
+        // buffer.
         unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -127,16 +128,17 @@ impl<T: Scalar> Buffer<T> {
     /// Same as [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: `inside` checked that every element is in the buffer, which the view borrows mutably.
+        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
+        // buffer mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
 
-    /// Copies `from` into this buffer on `stream`. Benchmarks use this to measure the memory bandwidth of a
-    /// GPU.
+    /// Copies `from` into this buffer on `stream`. Benchmarks use this copy to measure the memory bandwidth
+    /// of a GPU.
     ///
     /// # Errors
-    /// Returns an error if the lengths or devices differ, or a driver error.
+    /// Returns an error if the two buffers differ in length or device, or a driver error.
     pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
         let (op, arg) = ("Buffer::copy_from", "from");
         if self.len != from.len {
@@ -147,10 +149,11 @@ impl<T: Scalar> Buffer<T> {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match self.device.as_cuda() {
-            // SAFETY: both buffers have this length and are on this GPU. `drop` frees them only after the
-            // copy is done.
+            // SAFETY: both buffers have `self.len` elements and are on this GPU. `drop` frees a buffer only
+            // after submitted GPU work is done.
             Some(cuda) => unsafe { cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream) },
-            // SAFETY: both are host buffers of the same length. `&mut self` excludes overlap.
+            // SAFETY: both are host buffers of the same length. `&mut self` guarantees that they do not
+            // overlap.
             None => unsafe {
                 std::ptr::copy_nonoverlapping(from.address as *const T, self.address as *mut T, self.len);
                 Ok(())
@@ -158,7 +161,8 @@ impl<T: Scalar> Buffer<T> {
         }
     }
 
-    /// Returns the address of element `offset` if the tensor that starts there ends inside the buffer.
+    /// Returns the address of element `offset`. Fails if a tensor of `shape` and `strides` that starts there
+    /// is not completely inside the buffer.
     fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
         let dims =
             || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
@@ -174,8 +178,8 @@ impl<T: Scalar> Buffer<T> {
         Ok((self.address as usize + offset * size_of::<T>()) as *mut c_void)
     }
 
-    /// Copies the elements to the host, after all work on the default stream. If another stream writes the
-    /// buffer, synchronize this stream first.
+    /// Copies the elements to the host, after all work on the legacy default stream is done. If work on
+    /// another stream writes the buffer, synchronize that stream first.
     ///
     /// # Errors
     /// Returns an error if a kernel or the copy failed.
@@ -183,7 +187,7 @@ impl<T: Scalar> Buffer<T> {
         self.download_part(0..self.len)
     }
 
-    /// Like [`Buffer::download`], for a range of the elements.
+    /// Copies a range of the elements to the host, like [`Buffer::download`].
     ///
     /// # Errors
     /// Returns an error if the range is not inside the buffer, or if a kernel or the copy failed.
@@ -207,8 +211,8 @@ impl<T: Scalar> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: `reserve` allocated the memory with this layout, and no view outlives the buffer.
-        // Launches and copies may still use it, but `cuMemFree` waits for submitted GPU work.
+        // SAFETY: `reserve` allocated the memory with this layout, and every view borrows the buffer.
+        // Launches and copies may still use the memory, but `cuMemFree` waits until they are done.
         unsafe {
             match self.device.as_cuda() {
                 Some(cuda) => cuda.free(self.address),

@@ -1,4 +1,5 @@
-//! Borrowed tensors, the only tensor arguments of ops. An op checks its views before it launches.
+//! Tensors that an op borrows. A view has a pointer, dtype, shape and strides. An op checks all its views
+//! before it launches a kernel.
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
@@ -8,7 +9,7 @@ use crate::{Device, Dtype, Error, Result};
 /// Maximum number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// A borrowed tensor for reading: address, element type, shape, and strides in elements.
+/// A borrowed, read-only tensor: address, element type, shape, and strides in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const c_void,
@@ -16,8 +17,8 @@ pub struct View<'a> {
     rank: usize,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
-    /// The location of the memory of a [`Buffer`](crate::Buffer). `None` for raw memory, whose location
-    /// only the caller knows.
+    /// The location of the memory if it belongs to a [`Buffer`](crate::Buffer). `None` for memory of another
+    /// library, because only the caller has this information.
     location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
@@ -26,8 +27,9 @@ impl<'a> View<'a> {
     /// Makes a view of memory that other code owns.
     ///
     /// # Safety
-    /// For `'a`, and until all work on the streams that use the view has finished, `ptr` must point to memory
-    /// of the device that the view is used on. Every element that shape and strides reach must be readable.
+    /// `ptr` must point to memory of the device that the view is used on. Every element that shape and
+    /// strides reach must be readable. Both must hold for `'a`, and until all GPU work that uses the view has
+    /// finished.
     ///
     /// # Errors
     /// Returns an error in these cases: there are more than [`MAX_RANK`] dimensions; a size or stride is
@@ -36,7 +38,8 @@ impl<'a> View<'a> {
     #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
-        // Check this for empty tensors too, because ops multiply subsets of the sizes.
+        // Check the product of the sizes for empty tensors too. Ops multiply some of the sizes, and this
+        // product must not overflow although another size is 0.
         let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
         let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
         if !fits {
@@ -78,8 +81,8 @@ impl<'a> View<'a> {
     pub(crate) fn placed(self, location: Location) -> Self {
         Self { location: Some(location), ..self }
     }
-    /// Returns an error if the view is known to be on another device than `device`. The error names `op` and
-    /// `arg`.
+    /// Returns an error if the memory of the view is on another device than `device`. If the location is
+    /// unknown, this function returns no error. The error names `op` and `arg`.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -109,8 +112,8 @@ impl<'a> View<'a> {
         }
         Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
     }
-    /// Returns the tensor broadcast to `shape`, as torch does. Missing dimensions and dimensions of size 1
-    /// get stride 0.
+    /// Returns the tensor broadcast to `shape`, as `torch.Tensor.expand` does. The dimensions that are
+    /// expanded get the stride 0.
     pub(crate) fn broadcast_to(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<Self> {
         let own = self.shape();
         let missing = shape.len().checked_sub(own.len());
@@ -132,8 +135,7 @@ impl<'a> View<'a> {
     pub(crate) fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
         Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }
     }
-    /// Returns the addresses of the first and last byte of the elements, or `None` if there are no
-    /// elements.
+    /// Returns the addresses of the first and the last byte of the tensor, or `None` if it has no elements.
     pub(crate) fn byte_range(&self) -> Option<(usize, usize)> {
         if self.shape().contains(&0) {
             return None;
@@ -150,17 +152,17 @@ impl<'a> View<'a> {
 pub struct ViewMut<'a>(View<'a>);
 
 impl<'a> ViewMut<'a> {
-    /// Makes a view of memory that other code owns.
+    /// Makes a writable view of memory that other code owns.
     ///
     /// # Safety
-    /// Same as [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
+    /// Same as [`View::from_raw`]. The memory must also be writable, and no other code may access it for
+    /// `'a`.
     ///
     /// # Errors
     /// Same as [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        // SAFETY: the caller passes memory of the device that is valid for every element of `shape` and
-        // `strides`.
+        // SAFETY: the caller passes device memory that is valid for every element of `shape` and `strides`.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 
@@ -169,7 +171,7 @@ impl<'a> ViewMut<'a> {
         Self(self.0.placed(location))
     }
 
-    /// Returns the tensor as a read-only view, for access to shape and strides.
+    /// Returns a read-only view of the same tensor, for example to read its shape and strides.
     pub fn as_view(&self) -> &View<'a> {
         &self.0
     }

@@ -3,15 +3,16 @@
 use super::{Handle, Shim};
 use std::ffi::c_void;
 
-/// Defines accessors for properties that the shim returns through an out parameter.
+/// Defines a method for each property of a tensor. The shim function writes the property to an out parameter,
+/// and the method returns it.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $function:ident -> $ty:ty;)*) => {
         impl Shim { $(
             $(#[$doc])*
             pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
                 let mut value = std::mem::MaybeUninit::<$ty>::uninit();
-                // SAFETY: callers own the tensor handle, so it is valid. The shim writes at most one value
-                // to `value`.
+                // SAFETY: callers own the tensor handle, so it is valid. The shim function writes at most one
+                // value to `value`.
                 match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
                     // SAFETY: the shim wrote the value, because the code is 0.
                     0 => Ok(unsafe { value.assume_init() }),

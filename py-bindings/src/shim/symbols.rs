@@ -10,8 +10,7 @@ pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
 /// The result of a shim function: 0, or an error code.
 pub type Code = i32;
 
-/// Returns a handle to a library that the process has already loaded, or an error if the library is not
-/// loaded.
+/// Returns a handle to the library at `path` if the process has already loaded it, otherwise an error.
 pub fn open_loaded(path: &str) -> Result<Library, String> {
     // SAFETY: with RTLD_NOLOAD no initializer runs.
     unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }

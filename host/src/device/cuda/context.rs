@@ -26,7 +26,8 @@ fn gpu(index: usize) -> Result<Gpu> {
     if index < count { Gpu::get(index) } else { Err(Error::NoDevice { index, count }) }
 }
 
-/// Returns the name and compute capability of a GPU, and the PTX to load. None of these needs a context.
+/// Returns the name and compute capability of a GPU, and the PTX to load on it. It does not create a CUDA
+/// context.
 fn description(
     gpu: Gpu,
     arch: Option<Arch>,
@@ -52,22 +53,23 @@ pub(crate) struct Cuda {
     pub ptx: &'static Ptx,
     /// Maximum bytes of shared memory per block, with opt-in.
     pub max_shared_bytes: u32,
-    /// PTX with instructions that only this architecture has (`sm_90a`). Kernels that `ptx` lacks are
-    /// loaded from it.
+    /// PTX for `sm_90a`, which runs only on Hopper. Kernels that are not in the field `ptx` are loaded from
+    /// this PTX.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
-    /// Bytes of L2, on GPUs where the `evict_last` policy was measured to be faster.
+    /// Bytes of L2 on Hopper, otherwise `None`. Kernels use the L2 policy `evict_last` only if this is set,
+    /// because the policy was measured to be faster only there.
     pub l2_bytes: Option<u64>,
     pub capability: (u32, u32),
-    /// Whether launches use programmatic dependent launch. The kernels then wait for earlier launches
-    /// themselves.
+    /// Whether launches use programmatic dependent launch. Each kernel then contains an instruction that
+    /// waits for earlier launches.
     pub(super) overlaps: bool,
     /// The primary context, never released, because launches may outlive every owner.
     context: Raw,
     pub(super) functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
 }
 
-/// A `CUcontext` or `CUfunction`. It is valid in every thread until the process ends.
+/// A `CUcontext` or `CUfunction`. Every thread may use it until the process ends.
 #[derive(Clone, Copy)]
 pub(super) struct Raw(pub *mut c_void);
 // SAFETY: the driver allows the use of its handles from any thread.
@@ -75,7 +77,7 @@ unsafe impl Send for Raw {}
 // SAFETY: the driver allows concurrent use of its handles.
 unsafe impl Sync for Raw {}
 
-/// Guard that makes a context current, and restores the previous context when dropped.
+/// Guard that makes a context current in this thread. When dropped, it restores the previous context.
 pub(super) struct Current {
     before: *mut c_void,
     ours: *mut c_void,
@@ -103,8 +105,8 @@ impl Drop for Current {
     }
 }
 
-/// Guard that sets the thread's stream capture mode to relaxed. The thread may then make calls that a
-/// capture in progress would forbid.
+/// Guard that sets the stream capture mode of this thread to relaxed. The thread may then call functions that
+/// an ongoing stream capture would forbid, for example `cuMemAlloc`.
 pub(super) struct Relaxed(i32);
 
 impl Relaxed {
@@ -126,7 +128,8 @@ impl Drop for Relaxed {
 impl Cuda {
     /// Returns GPU number `index`. Each GPU is opened once per process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        // Opening a GPU takes a second or more. The slots let calls on other GPUs proceed meanwhile.
+        // Opening a GPU takes a second or more. A lock per GPU, in `Slots`, keeps calls on other GPUs from
+        // waiting.
         static GPUS: OnceLock<Slots<Arc<Cuda>>> = OnceLock::new();
         let gpus = match GPUS.get() {
             Some(gpus) => gpus,
@@ -139,8 +142,8 @@ impl Cuda {
         cuda.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
-    /// Opens GPU number `index`. Loads the PTX `own` if given, else the PTX of `arch`, else the newest PTX
-    /// that the GPU can run.
+    /// Opens GPU number `index`. It loads kernels from `own` if given, else from the PTX of `arch`. If both
+    /// are `None`, it uses the newest PTX that the GPU can run.
     pub fn new(index: usize, arch: Option<Arch>, own: Option<&'static Ptx>) -> Result<Self> {
         let gpu = gpu(index)?;
         let (name, capability, ptx) = description(gpu, arch, own)?;
@@ -182,8 +185,8 @@ impl Cuda {
     }
 }
 
-/// Returns the architecture in `OXIWARP_ARCH`, whose PTX is loaded instead of the newest. Fails if there is
-/// no such PTX.
+/// Returns the architecture that the environment variable `OXIWARP_ARCH` names. GPUs load the PTX of this
+/// architecture instead of the newest. Fails if this build has no such PTX.
 fn forced_arch() -> Result<Option<Arch>> {
     static FORCED: OnceLock<Option<String>> = OnceLock::new();
     let Some(name) =

@@ -1,4 +1,5 @@
-//! Kernels as driver functions. The first launch of a kernel loads it, in a module of its own.
+//! Kernels as driver functions. The first launch of a kernel loads it as a PTX module that contains only this
+//! kernel.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
@@ -11,16 +12,17 @@ use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
 use crate::device::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
 
-/// Kernels of a user's crate, by name.
+/// Kernels of a crate that is not part of oxiwarp, by name.
 ///
-/// Each function has its current shared memory limit, because its launches may need different amounts.
+/// Launches of one kernel may need different amounts of shared memory. Each kernel is therefore stored with
+/// its current limit of dynamic shared memory.
 pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, RisingLimit)>);
 
 impl Raw {
     /// Launches a function in the current context.
     ///
-    /// `overlaps`: launch with programmatic dependent launch. The kernel may then start before the previous
-    /// launch has ended, and its PTX waits for that launch.
+    /// `overlaps`: use programmatic dependent launch. The kernel may then start before the previous launch
+    /// has ended. Its PTX contains the instruction that waits for the previous launch.
     ///
     /// # Safety
     /// See `Device::launch`.
@@ -45,8 +47,8 @@ impl Raw {
         sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, self.0, args, extra) })
     }
 
-    /// Sets the function's shared memory limit, if the launch needs more than the default, and its
-    /// carveout.
+    /// Sets the function's limit of dynamic shared memory if the launch needs more than the default of 48
+    /// KiB. Sets the shared memory carveout if the launch names one.
     fn prepare(self, shape: &Launch) -> Result<()> {
         let opt_in =
             (shape.shared_bytes > DEFAULT_SMEM_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
@@ -80,8 +82,8 @@ impl Module {
         }
     }
 
-    /// Leaves the module loaded until the process ends. CUDA graphs that captured its kernels may be
-    /// replayed at any time.
+    /// Keeps the module loaded until the process ends. CUDA graphs may have captured its kernels, and a graph
+    /// can be launched again at any time.
     fn keep(self) {
         std::mem::forget(self);
     }
@@ -90,8 +92,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: the module was loaded in the context that is still current, and none of its kernels was
-        // launched.
+        // SAFETY: the context in which the module was loaded is still current. None of the module's kernels
+        // was launched.
         unsafe { sys::cuModuleUnload(self.0) };
     }
 }
@@ -115,8 +117,8 @@ impl Cuda {
         unsafe { function.launch(&shape, stream, self.overlaps, &args) }
     }
 
-    /// Sets the carveout of a kernel. Overrides need this because a kernel is otherwise configured only at
-    /// its first launch.
+    /// Sets the shared memory carveout of a kernel to that of `shape`. Only launch overrides call this,
+    /// because `function` sets the carveout only at the first launch of a kernel.
     pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
         let _current = self.current()?;
         let function = self.function(kernel, dtype, shape)?;
@@ -124,17 +126,18 @@ impl Cuda {
         function.set(sys::CARVEOUT, shape.carveout.map_or(sys::CARVEOUT_BY_DRIVER, |percent| percent as i32))
     }
 
-    /// Returns a kernel. Its first launch loads it and sets its attributes. All launches of a kernel need
-    /// the same attributes.
+    /// Returns the `CUfunction` of a kernel. The first call for a kernel loads it and sets its shared memory
+    /// limit and carveout. Later calls do not change them, so all launches of a kernel must need the same
+    /// values.
     fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
             return Ok(function);
         }
-        // Load without the lock, because the driver may compile for seconds and other launches must not
-        // wait. If several threads load the same kernel, the first keeps its module. The others unload
-        // theirs after they release the lock.
+        // Load the kernel without the lock. The driver may compile for seconds, and launches of other kernels
+        // must not wait for this. If several threads load the same kernel, the first one stores its module.
+        // Each other thread unloads its own module after it has released the lock.
         let (module, function) = self.load(&format!("{kernel}_{dtype}"))?;
         function.prepare(shape)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +150,7 @@ impl Cuda {
         })
     }
 
-    /// Loads the kernels `names` of one PTX module, which the caller wrote for `arch`.
+    /// Loads the kernels `names` from `text`, a PTX module that a user compiled for `arch`.
     pub fn load_all(
         &self,
         arch: Arch,
@@ -180,12 +183,12 @@ impl Cuda {
         limit.raise(shape.shared_bytes, shape.carveout.is_some(), |shared_bytes| {
             function.prepare(&Launch { shared_bytes, ..*shape })
         })?;
-        // SAFETY: the caller passes the arguments that the kernel declares. The launch does not overlap
-        // with earlier launches, because the user's PTX may not wait for them.
+        // SAFETY: the caller passes the arguments that the kernel declares. `false` turns off programmatic
+        // dependent launch, because the user's PTX may lack the instruction that waits for earlier launches.
         unsafe { function.launch(shape, stream, false, args) }
     }
 
-    /// Loads a kernel in a module of its own, in the current context.
+    /// Loads one kernel as a module that contains only this kernel, in the current context.
     fn load(&self, kernel: &str) -> Result<(Module, Raw)> {
         let no_kernel = || Error::NoKernel(kernel.into());
         let overlap = self.overlap(kernel);
@@ -196,14 +199,14 @@ impl Cuda {
         Ok((module, function))
     }
 
-    /// Loads a PTX module for `arch` in the current context. An error names it `what`.
+    /// Loads a PTX module for `arch` in the current context. An error message calls the module `what`.
     fn load_text(&self, what: &str, arch: Arch, text: &CStr) -> Result<Module> {
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
         let mut raw = std::ptr::null_mut();
         let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
-        // SAFETY: `text` ends with NUL. The two option values are a buffer and its length.
+        // SAFETY: `text` ends with NUL. The driver gets two options, the log buffer and its length.
         match unsafe { sys::cuModuleLoadDataEx(&mut raw, image, 2, options.as_ptr(), values.as_mut_ptr()) } {
             0 => Ok(Module(raw)),
             code => Err(Error::Load {

@@ -6,7 +6,8 @@ use cust::device::DeviceAttribute;
 use super::sys;
 use crate::Result;
 
-/// Returns the CUDA version of the driver: 1000 times the major plus 10 times the minor version.
+/// Returns the newest CUDA version that the driver supports, as 1000 times the major plus 10 times the minor
+/// version.
 pub(super) fn driver_version() -> Result<c_int> {
     let mut version = 0;
     // SAFETY: the driver writes one integer to the local variable.
@@ -75,8 +76,8 @@ impl Gpu {
         Ok(value as c_uint)
     }
 
-    /// Retains and returns the primary context, which torch uses too. It is never released. This call does
-    /// not make it current.
+    /// Retains and returns the primary context, the context that torch uses too. It stays retained until the
+    /// process ends. This function does not make the context current.
     pub fn primary_context(self) -> Result<*mut c_void> {
         let mut context = std::ptr::null_mut();
         // SAFETY: the driver writes one pointer to `context`.

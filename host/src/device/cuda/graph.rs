@@ -1,4 +1,4 @@
-//! Owned streams, events and CUDA graphs, for programs without torch and for benchmarks.
+//! Streams, events and CUDA graphs that Rust code owns. Programs without torch and benchmarks use them.
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::sys;
 use crate::device::launch::Stream;
 use crate::{Error, Result};
 
-/// A driver handle, with the GPU it belongs to and the function that destroys it.
+/// A driver handle of a stream, event or graph, with its GPU and the driver function that destroys it.
 struct Handle {
     cuda: Arc<Cuda>,
     raw: *mut c_void,
@@ -37,8 +37,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Ok(_current) = self.cuda.current() {
-            // SAFETY: `destroy` matches the function that created the handle, and `drop` has the only
-            // reference to it.
+            // SAFETY: `destroy` is the destructor for this kind of handle, and no other code uses the handle
+            // any more.
             unsafe { (self.destroy)(self.raw) };
         }
     }
@@ -61,7 +61,8 @@ impl OwnedStream {
         Handle::new(cuda, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)
     }
 
-    /// Returns the stream for use in launches. It borrows from `self`, so this does not compile:
+    /// Returns the stream for use in launches. The result borrows from `self`, so the following code does not
+    /// compile:
     ///
     /// ```compile_fail,E0716
     /// # let device = oxiwarp::Device::cpu();
@@ -74,7 +75,7 @@ impl OwnedStream {
         unsafe { Stream::from_raw(self.0.raw) }
     }
 
-    /// Waits until all work submitted to the stream is done.
+    /// Blocks until all work submitted to the stream is done.
     ///
     /// # Errors
     /// Returns a driver error if a kernel failed.
@@ -84,14 +85,14 @@ impl OwnedStream {
         sys::check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })
     }
 
-    /// Captures the launches that `launches` submits to the stream, and returns them as a graph. Nothing
-    /// runs yet.
+    /// Captures the launches that the function `launches` submits to the stream, and returns them as a CUDA
+    /// graph. The GPU executes them only when the graph is launched.
     ///
     /// # Errors
     /// Returns the error of `launches`, or a driver error if a call cannot be captured.
     pub fn capture(&self, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: `self` owns the stream. `Capture` ends the capture on every path.
+        // SAFETY: `self` owns the stream. The guard `Capture` ends the capture, also after an error.
         sys::check("cuStreamBeginCapture", unsafe {
             sys::cuStreamBeginCapture_v2(self.0.raw, sys::THREAD_LOCAL)
         })?;
@@ -105,7 +106,8 @@ impl OwnedStream {
     }
 }
 
-/// Guard for a stream capture. It ends the capture and destroys the captured graph on every path.
+/// Guard for a stream capture. When dropped, it ends the capture if it is still open, and destroys the
+/// captured graph.
 struct Capture {
     stream: *mut c_void,
     graph: *mut c_void,
@@ -126,14 +128,16 @@ impl Drop for Capture {
             self.end();
         }
         if !self.graph.is_null() {
-            // SAFETY: this guard owns the graph. An instantiated graph does not depend on it.
+            // SAFETY: this guard owns the captured graph. The executable graph that was made from it stays
+            // valid.
             unsafe { sys::cuGraphDestroy(self.graph) };
         }
     }
 }
 
 impl Graph {
-    /// Submits the captured launches to `stream`. The call is unsafe, so this does not compile:
+    /// Submits the captured launches to `stream`. This function is unsafe, so the following code does not
+    /// compile:
     ///
     /// ```compile_fail,E0133
     /// # fn replay(graph: oxiwarp::Graph, stream: oxiwarp::OwnedStream) -> oxiwarp::Result<()> {
@@ -142,21 +146,22 @@ impl Graph {
     /// ```
     ///
     /// # Safety
-    /// The graph borrows nothing, so the caller must keep the memory of the captured launches valid until
-    /// they are done on `stream`. Until then, no other code may access the memory that they write, or write
-    /// the memory that they read.
+    /// The graph does not borrow the memory of the captured launches. The caller must keep this memory valid
+    /// until the launches are done on `stream`. Until then, no other code may access the memory that the
+    /// launches write, or write the memory that they read.
     ///
     /// # Errors
-    /// Returns a driver error, also if `stream` belongs to another GPU.
+    /// Returns a driver error, for example if `stream` belongs to another GPU.
     pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: the graph is instantiated, and the caller keeps the memory of its launches valid.
+        // SAFETY: the graph is instantiated. The caller keeps the memory that its launches access valid.
         sys::check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.0.raw) })
     }
 }
 
 impl Event {
-    /// Records an event on `stream`. It completes when all work submitted before it is done.
+    /// Records an event on `stream`. The event completes when all work that was submitted to `stream` earlier
+    /// is done.
     ///
     /// # Errors
     /// Returns a driver error.
@@ -171,10 +176,10 @@ impl Event {
         Ok(Self(event))
     }
 
-    /// Waits for both events and returns the GPU time from `start` to this event.
+    /// Waits until `start` and `self` are complete, and returns the GPU time between the two events.
     ///
     /// # Errors
-    /// Returns an error if a kernel failed, or if `start` was recorded after this event.
+    /// Returns an error if a kernel failed, or if `start` was recorded after `self`.
     pub fn since(&self, start: &Self) -> Result<Duration> {
         let _current = self.0.cuda.current()?;
         let mut milliseconds = 0.0;

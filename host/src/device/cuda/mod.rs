@@ -1,8 +1,8 @@
-//! GPUs through the CUDA driver: primary contexts shared with torch, modules loaded at the first launch,
-//! and launches on raw streams.
+//! GPUs through the CUDA driver: primary contexts that torch also uses, PTX modules that are loaded at the
+//! first launch, and launches on `CUstream` handles.
 //!
-//! `cust` provides the driver binding and its constants. [`sys`] declares the driver calls with integer
-//! results.
+//! The crate `cust` provides the driver symbols and constants. [`sys`] declares the driver functions again,
+//! with an integer instead of a Rust enum as result.
 mod context;
 mod functions;
 mod gpu;

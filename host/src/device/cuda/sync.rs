@@ -1,16 +1,18 @@
-//! Synchronization between threads: a limit that only rises, and slots that are initialized on first use.
+//! Synchronization between host threads. [`RisingLimit`] is a limit that is never lowered. [`Slots`] is an
+//! array of values that are initialized on first use.
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A limit that is stored elsewhere, for example in the driver, and never decreases. A thread therefore
-/// cannot lower the limit that another thread needs.
+/// The current value of a driver setting, for example a kernel's limit of dynamic shared memory. No thread
+/// lowers the setting, because another thread may need the higher value.
 #[derive(Default)]
 pub(crate) struct RisingLimit(Mutex<u32>);
 
 impl RisingLimit {
-    /// Calls `set` to raise the limit to `wanted`, unless the limit is already as high. Calls do not
-    /// overlap. The limit counts as raised only if `set` succeeds.
+    /// Makes sure that the driver setting is at least `wanted`. If it is lower, this function calls `set`
+    /// with `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same
+    /// time.
     ///
-    /// `always`: call `set` in any case, with the limit that must hold afterwards.
+    /// `always`: call `set` in any case, with the larger of `wanted` and the current value.
     pub fn raise<E>(
         &self,
         wanted: u32,
@@ -27,8 +29,8 @@ impl RisingLimit {
     }
 }
 
-/// An array of values that are initialized on first use. A thread that needs a value waits only for the
-/// initialization of this value.
+/// An array of values that are initialized on first use. Each value has a lock. A thread that needs one value
+/// does not wait for the initialization of another value.
 pub(crate) struct Slots<T>(Box<[Slot<T>]>);
 
 struct Slot<T> {
@@ -48,8 +50,8 @@ impl<T> Slots<T> {
         self.0.len()
     }
 
-    /// Returns value number `index`, and calls `make` if it is not initialized. Returns `None` if there is
-    /// no such slot. If `make` fails, the next call tries again.
+    /// Returns value number `index`. If the value is not initialized, this function calls `make` first. If
+    /// `make` fails, the next call tries again. Returns `None` if `index` is out of range.
     pub fn get_or_make<E>(&self, index: usize, make: impl FnOnce() -> Result<T, E>) -> Option<Result<&T, E>> {
         let slot = self.0.get(index)?;
         if let Some(value) = slot.value.get() {
@@ -131,7 +133,8 @@ mod tests {
                 slots.get_or_make(0, || {
                     made.fetch_add(1, SeqCst);
                     started.send(()).unwrap();
-                    // If the test fails before it sends, this returns an error instead of blocking.
+                    // If the test fails before it sends a message, the channel closes. `recv` then returns an
+                    // error instead of blocking forever.
                     released.recv().map(|()| "zero").map_err(|_| ())
                 })
             });

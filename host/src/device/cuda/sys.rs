@@ -1,7 +1,7 @@
-//! Declarations of the driver functions that oxiwarp calls, with integer results.
+//! Declarations of the CUDA driver functions that oxiwarp calls. Their result is an integer.
 //!
-//! `cust` declares them with a Rust enum as result. A code of a newer driver that this enum lacks would be
-//! undefined behaviour.
+//! The crate `cust` declares the same functions with a Rust enum as result. If a newer driver returned a code
+//! that the enum lacks, the behaviour would be undefined.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::{Error, Result};
@@ -27,7 +27,7 @@ pub const CARVEOUT_BY_DRIVER: c_int = -1;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
-/// `CUlaunchAttribute`: an identifier and a 64-byte union, which is aligned to 8 bytes.
+/// `CUlaunchAttribute`: an identifier, and a union of 64 bytes that is aligned to 8 bytes.
 #[repr(C, align(8))]
 pub struct LaunchAttribute {
     id: c_int,
@@ -38,7 +38,8 @@ pub struct LaunchAttribute {
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION` with the value 1.
 pub static OVERLAPPING: LaunchAttribute =
     LaunchAttribute { id: 6, _padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
-/// The first driver version (CUDA 12.3) that keeps programmatic dependent launches in captured graphs.
+/// CUDA 12.3, the first driver version that keeps programmatic dependent launch when a stream is captured to
+/// a graph.
 pub const CAPTURES_OVERLAPPING: c_int = 12_030;
 
 /// `CUlaunchConfig`
@@ -134,7 +135,8 @@ pub fn text(code: c_uint) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Converts the result of the driver function `call` to an error that names the function.
+/// Returns an error unless `code`, the result of the driver function `call`, is success. The error contains
+/// the name of the function.
 pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Error::Driver { call, code, text: text(code) }) }
 }

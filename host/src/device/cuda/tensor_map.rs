@@ -1,4 +1,5 @@
-//! Tensor maps, which describe a tensor to the TMA unit of Hopper and newer GPUs.
+//! Tensor maps (`CUtensorMap`). A tensor map describes a tensor in global memory to the TMA unit of Hopper
+//! and newer GPUs.
 use std::ffi::{c_int, c_void};
 
 use super::context::Cuda;
@@ -17,7 +18,7 @@ const PROMOTION_256: c_int = 3;
 #[derive(Clone, Copy)]
 pub(crate) struct TensorMap([u64; 16]);
 
-/// A tensor of attention heads with 16-bit elements, as TMA addresses it.
+/// Queries, keys, values or output of attention in 16-bit elements, described for a tensor map.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadsMap {
     pub base: *const c_void,
@@ -25,16 +26,16 @@ pub(crate) struct HeadsMap {
     pub dtype: Dtype,
     /// Number of columns, tokens, heads and batches. None is 0.
     pub sizes: [u64; 4],
-    /// Strides in bytes of tokens, heads and batches. They must be multiples of 16 and less than 2^40.
+    /// Strides in bytes between tokens, heads and batches. Each must be a multiple of 16 and less than 2^40.
     pub strides: [u64; 3],
-    /// Columns and tokens per copy, with at most 64 columns. The copy is swizzled in shared memory.
-    /// Elements outside the tensor are zero.
+    /// Columns and tokens that one TMA copy moves, at most 64 columns. The copy has the 128-byte swizzle in
+    /// shared memory. Elements outside the tensor are filled with zeros.
     pub part: [u32; 2],
 }
 
 impl Cuda {
-    /// Returns the tensor map as the driver encodes it. The call does not access the GPU, so it is allowed
-    /// during stream capture.
+    /// Encodes the tensor map with `cuTensorMapEncodeTiled`. This driver function does not access the GPU, so
+    /// it is allowed during stream capture.
     pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
         let _current = self.current()?;
         let mut map = TensorMap([0; 16]);
@@ -42,8 +43,8 @@ impl Cuda {
         let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
         let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
-        // SAFETY: the driver writes `map`. The arrays have 4 values, the rank, and the strides have one
-        // less.
+        // SAFETY: the driver writes only to `map`. Each array has 4 values, the rank of the tensor, but
+        // `strides` has 3, as the driver expects.
         let code = unsafe {
             let map = (&raw mut map).cast();
             let (interleave, fill) = (0, 0);

@@ -1,29 +1,30 @@
-//! Overrides of launch configurations: `tune` times them, and tests compare them with the configurations that
-//! ops choose.
+//! Overrides of launch configurations. The tool `tune` times an op with different configurations. Tests
+//! compare the results of an op under different configurations.
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
 use super::rung::Rung;
 use super::shape::Launch;
 
-/// A launch configuration instead of the one that an op chooses. An op ignores the fields that it has no use
-/// for.
+/// A launch configuration that replaces the one that an op chooses. A field has no effect on an op whose
+/// kernels do not have this parameter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.
     pub rung: Option<Rung>,
-    /// Number of kernels to skip, among the kernels that support the operands, in the order in which the op
-    /// prefers them.
+    /// Number of kernels to skip. An op orders its kernels by preference, and normally launches the first one
+    /// that supports the operands.
     pub skip: usize,
-    /// Threads of a block, for kernels whose result does not depend on it.
+    /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,
-    /// Head kernels: minimum number of warps per launch. Norm backward kernels: blocks per SM.
+    /// Minimum number of warps per launch in kernels for queries and keys. Number of blocks per SM in
+    /// backward kernels of norms.
     pub parallelism: Option<u32>,
-    /// Shared memory carveout in percent. The rest of the memory is L1.
+    /// Shared memory carveout in percent of the maximum of an SM. A smaller value leaves more memory for L1.
     pub carveout: Option<u32>,
 }
 
-/// A launch override, and a list of what was launched with it.
+/// A launch override, and the list of the launches that were made with it.
 pub(crate) struct LaunchRecorder {
     pub over: LaunchOverride,
     launches: Mutex<Vec<String>>,

@@ -1,4 +1,5 @@
-//! Launch parameters: grid and block, stream, the launch configurations of row ops, and overrides.
+//! Parameters of a launch: grid and block, stream, launch configurations of row ops such as `softmax`, and
+//! overrides of these configurations.
 mod launch_override;
 mod rung;
 mod shape;

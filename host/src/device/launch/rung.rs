@@ -1,4 +1,5 @@
-//! Launch configurations of row ops. `plan/ladder.rs` selects the configuration for each call.
+//! The type of a launch configuration (rung) for row ops such as `softmax`. `plan/ladder.rs` selects a rung
+//! for each call.
 use cuda_std::team::Team;
 
 /// One launch configuration of a row op.
@@ -6,25 +7,27 @@ use cuda_std::team::Team;
 pub struct Rung {
     /// Maximum row length in packs of 16 bytes.
     pub max_packs: u32,
-    /// Packs per thread that are kept in registers, or 0 for the kernel for any layout.
+    /// Packs (16-byte vectors) that each thread keeps in registers. It is 0 for the kernel that supports any
+    /// layout and keeps no row in registers.
     pub packs_per_thread: u32,
     /// Threads per block that share a row: a power of two up to 32, or a multiple of 32.
     pub threads_per_row: u32,
     /// Rows per block. Each row has its own team of threads.
     pub rows_per_block: u32,
-    /// Blocks that share a row in the cluster kernels: 8 on sm_90, 1 on other architectures. It is 0 in all
-    /// other kernels.
+    /// Blocks that share a row in kernels for thread block clusters: 8 on sm_90, 1 on devices without
+    /// clusters. It is 0 for all other kernels.
     pub cluster: u32,
 }
 
 impl Rung {
-    /// Returns the kernel of `kernels` for this rung. Panics if the op has none.
+    /// Returns the kernel in `kernels` that this launch configuration needs. Panics if the op lacks this
+    /// kernel.
     pub(crate) fn kernel(&self, kernels: &RowKernels) -> &'static str {
         kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
-    /// Returns whether the rung describes a valid block. [`rung`] asserts the same, but a launch override
-    /// can hold a rung that was built without it.
+    /// Returns whether the launch configuration describes a valid block. The function [`rung`] asserts the
+    /// same conditions, but the caller of a launch override can set the fields directly.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
@@ -33,7 +36,7 @@ impl Rung {
     }
 }
 
-/// The kernels of a row op, one of which a launch configuration selects.
+/// The kernels of a row op such as `softmax`. A launch configuration selects one of them for each call.
 pub(crate) struct RowKernels {
     /// The kernel for any layout and length.
     pub any: &'static str,
@@ -48,19 +51,20 @@ pub(crate) struct RegisterKernel {
     cluster: bool,
 }
 
-/// Declares a kernel in which one block processes a row, with `packs_per_thread` packs per thread in
-/// registers.
+/// Describes a kernel in which the threads of one block keep a row in registers, with `packs_per_thread`
+/// packs (16-byte vectors) per thread.
 pub(crate) const fn in_registers(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
     RegisterKernel { name, packs_per_thread, cluster: false }
 }
 
-/// Like [`in_registers`], for a kernel in which a cluster of blocks shares a row.
+/// Describes a kernel in which a thread block cluster keeps a row in registers, with `packs_per_thread` packs
+/// (16-byte vectors) per thread.
 pub(crate) const fn cluster_block(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
     RegisterKernel { name, packs_per_thread, cluster: true }
 }
 
 impl RowKernels {
-    /// Returns the kernel for `rung`, or `None` if the op lacks it.
+    /// Returns the kernel for the launch configuration `rung`, or `None` if the op lacks this kernel.
     pub(crate) fn find(&self, rung: &Rung) -> Option<&'static str> {
         let cluster = rung.cluster > 0;
         if rung.packs_per_thread == 0 {
@@ -73,7 +77,7 @@ impl RowKernels {
     }
 }
 
-/// Returns a rung with `threads` threads per block, and `threads_per_row` of them per row.
+/// Returns a launch configuration with `threads` threads per block, of which `threads_per_row` share a row.
 pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(threads_per_row));
     assert!(threads_per_row.is_multiple_of(32) || threads_per_row.is_power_of_two() && threads_per_row < 32);
@@ -87,12 +91,14 @@ pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, t
     }
 }
 
-/// Returns a rung with clusters of 8 blocks of `threads` threads and 8 packs per thread.
+/// Returns a launch configuration in which 8 blocks of `threads` threads share a row, with 8 packs (16-byte
+/// vectors) per thread.
 pub const fn cluster(max_packs: u32, threads: u32) -> Rung {
     cluster_of(max_packs, 8, threads)
 }
 
-/// Returns a rung with clusters of 8 blocks of `threads` threads and 7 or 8 packs per thread.
+/// Returns a launch configuration in which 8 blocks of `threads` threads share a row. `packs_per_thread` is 7
+/// or 8.
 pub const fn cluster_of(max_packs: u32, packs_per_thread: u32, threads: u32) -> Rung {
     assert!(
         8 * packs_per_thread * threads >= max_packs && threads <= 1_024 && matches!(packs_per_thread, 7 | 8)

@@ -12,11 +12,11 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads per block in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory. For oxiwarp's own kernels, a value above 48 KiB must be the same in
-    /// all launches of a kernel.
+    /// Bytes of dynamic shared memory. oxiwarp sets the limit of its own kernels only at their first launch.
+    /// All launches of such a kernel must therefore use the same value if it is above 48 KiB.
     pub shared_bytes: u32,
-    /// Shared memory carveout of the SM in percent. The rest is L1. `None` leaves the choice to the driver.
-    /// The value must be the same in all launches of a kernel.
+    /// Shared memory carveout in percent of the maximum of an SM. A smaller value leaves more memory for L1.
+    /// `None` leaves the choice to the driver. All launches of a kernel must use the same value.
     pub carveout: Option<u32>,
 }
 
@@ -27,8 +27,8 @@ impl Launch {
     }
 }
 
-/// Makes the argument array of a kernel for [`Kernels::launch`](crate::Kernels::launch): one pointer per
-/// variable. The variables must have the types that the kernel declares.
+/// Makes the argument array for [`Kernels::launch`](crate::Kernels::launch): one pointer per variable. The
+/// variables must have the types that the kernel declares.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };

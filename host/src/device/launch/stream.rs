@@ -2,13 +2,13 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// A CUDA stream, borrowed from its owner, such as an [`OwnedStream`](crate::OwnedStream). The CPU executor
-/// has a single stream, and each launch on it is done when the call returns.
+/// A CUDA stream, borrowed from its owner, for example an [`OwnedStream`](crate::OwnedStream). The CPU
+/// executor has a single stream. A launch on the CPU executor is done when the call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a>(pub(crate) *mut c_void, PhantomData<&'a ()>);
 
-// SAFETY: the driver allows the use of stream handles from any thread, and the handle is never dereferenced
-// here.
+// SAFETY: the driver allows the use of stream handles from any thread, and this type never dereferences the
+// handle.
 unsafe impl Send for Stream<'_> {}
 // SAFETY: the driver allows concurrent use of stream handles.
 unsafe impl Sync for Stream<'_> {}
@@ -24,8 +24,8 @@ impl Stream<'_> {
     /// Wraps a `CUstream` (or `cudaStream_t`) that other code owns.
     ///
     /// # Safety
-    /// The stream must belong to the device that it is used with. It must stay valid during the lifetime of
-    /// the result and until all submitted work is done.
+    /// The stream must belong to the device that it is used with. It must stay valid as long as the returned
+    /// value, and until all submitted work is done.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream, PhantomData)
     }

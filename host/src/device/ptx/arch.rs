@@ -9,8 +9,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, newer GPUs.
     Sm90,
-    /// Hopper only, with `wgmma` and `setmaxnreg`. Only some ops have kernels for it. A device loads them
-    /// in addition to its other PTX.
+    /// Hopper only, because the PTX uses `wgmma` and `setmaxnreg`. Only some ops have kernels for it. A
+    /// Hopper GPU loads all other kernels from the PTX for `Sm90`.
     Sm90a,
 }
 
@@ -32,11 +32,12 @@ impl Arch {
             Self::Sm90 | Self::Sm90a => (9, 0),
         }
     }
-    /// Returns whether its PTX runs on a GPU of this compute capability.
+    /// Returns whether PTX for this architecture runs on a GPU with the compute capability `capability`.
     pub fn runs_on(self, capability: (u32, u32)) -> bool {
         if self.is_native() { self.capability() == capability } else { self.capability() <= capability }
     }
-    /// Returns whether its PTX runs only on its own compute capability and not on newer ones.
+    /// Returns whether PTX for this architecture runs only on one compute capability, as `sm_90a` does, and
+    /// not on newer GPUs.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Sm90a)
     }

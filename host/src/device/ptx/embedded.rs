@@ -1,6 +1,8 @@
-//! The embedded PTX: one compressed text (unit) per op and architecture.
+//! The PTX that is embedded in this library. It consists of one compressed text per op and architecture,
+//! called a unit.
 //!
-//! The first launch of a kernel decompresses the unit of its op, and the driver compiles only this kernel.
+//! At the first launch of a kernel, the unit of its op is decompressed. The driver then compiles only this
+//! kernel, not the complete unit.
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ops::Range;
@@ -27,19 +29,20 @@ pub(super) struct Unit {
     text: OnceLock<Text>,
 }
 
-/// A PTX text and the byte range of each entry, by name. An entry starts with its `.entry` directive. It
-/// ends with the first `}` at the start of a line, or at the start of the next entry. Ranges never overlap.
+/// A PTX text, and the byte range of each kernel entry by name. An entry starts with its `.entry` directive.
+/// It ends with the first `}` at the start of a line, at the latest where the next entry starts.
 struct Text {
     text: String,
     entries: BTreeMap<String, Range<usize>>,
 }
 
-/// The generated table: for each architecture its ops, each with the head of its text and the index of the
-/// compressed rest.
+/// The table that `build.rs` generates. The first field has the first lines of the PTX and an index for each
+/// architecture and op. The index refers to the second field, which has the compressed remainders of all
+/// texts.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
-/// The PTX of each architecture, oldest first. A GPU takes the last one that it can run, and additionally
-/// the PTX for its own architecture only.
+/// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also
+/// uses the PTX for `sm_90a`, which runs only on Hopper.
 pub(super) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
     // `build.rs` writes this file.
     let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
@@ -51,19 +54,22 @@ pub(super) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
-    /// Makes PTX from uncompressed texts of ops. A text with entries of several ops has an empty op name.
+    /// Makes PTX from uncompressed texts, each with the name of its op. The name is empty if a text has
+    /// entries of several ops.
     pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
         let text = |text: &str| Text::new(text.into()).into();
         let unit = |&(op, of_op): &(_, _)| Unit { op, head: "", packed: &[], text: text(of_op) };
         Self { arch, units: units.iter().map(unit).collect() }
     }
 
-    /// Returns a module with the entry `kernel` and everything in its text outside of entries, or `None` if
-    /// there is no such entry. `overlap` determines the first instructions of the entry.
+    /// Returns a PTX module with only one entry, `kernel`. The PTX text outside of entries is also in the
+    /// module. Returns `None` if there is no such entry. `overlap` determines which instructions of
+    /// programmatic dependent launch are inserted.
     pub fn module(&self, kernel: &str, overlap: Overlap) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
-        // If one op name is a prefix of another, the longer name comes later. Searching from the end avoids
-        // decompressing the other op.
+        // An op name can be a prefix of another one, e.g. `softmax` and `softmax_backward`. The longer name
+        // comes later in the sorted list. A search from the end finds it first, without decompressing
+        // `softmax`.
         units.rev().find_map(|unit| unit.text().module(kernel, overlap))
     }
 }
@@ -76,8 +82,8 @@ impl Unit {
         })
     }
 
-    /// Returns the names of all entries for one element type. A variant may stand between the op and the
-    /// type.
+    /// Returns the names of all entries for one element type. A name is the op, optionally a variant, and the
+    /// element type, for example `rms_norm_block2_bf16`.
     pub fn entries_of(&self, dtype: Dtype) -> Vec<&str> {
         let suffix = format!("_{dtype}");
         self.text().entries.keys().map(String::as_str).filter(|name| name.ends_with(&suffix)).collect()
@@ -114,8 +120,8 @@ impl Text {
     }
 }
 
-/// Returns the newest embedded PTX that a GPU of this compute capability runs. With `arch`, returns the PTX
-/// of this architecture if the GPU runs it. Never returns PTX for a single compute capability, such as
+/// Returns the newest embedded PTX that a GPU of this compute capability can run. With `arch`, returns the
+/// PTX of `arch` if the GPU can run it. Never returns PTX that runs only on one compute capability, such as
 /// `sm_90a`.
 pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'static Ptx> {
     let runs = |ptx: &&Ptx| {
@@ -139,8 +145,8 @@ pub(crate) fn available() -> String {
     }
 }
 
-/// Returns the PTX for this compute capability only, such as `sm_90a`, which is loaded in addition to
-/// `ptx`. Returns `None` if `ptx` is not the newest that the GPU runs.
+/// Returns the PTX that runs only on this compute capability, such as `sm_90a`. The GPU uses it in addition
+/// to `ptx`. Returns `None` if `ptx` is not the newest PTX that the GPU can run.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
     EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.runs_on(capability))

@@ -1,4 +1,4 @@
-//! The list of ops and kernels of this build, read from the embedded PTX.
+//! The list of all ops and kernels in this build, read from the embedded PTX.
 use super::embedded::EMBEDDED;
 use crate::Dtype;
 
@@ -15,11 +15,11 @@ pub struct KernelInfo {
     pub entries: Vec<&'static str>,
 }
 
-/// Suffixes of PTX units that belong to the op before the suffix. Such a unit is for one GPU architecture
-/// only or for a subset of the calls.
+/// Suffixes of PTX files that belong to another op. For example, `attention_hopper` has kernels of the op
+/// `attention`.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
-/// Returns every combination of op, dtype and architecture in this build, read from the embedded PTX.
+/// Returns the entries of each op, dtype and architecture in this build, read from the embedded PTX.
 pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::<KernelInfo>::new();
     for ptx in EMBEDDED.iter() {

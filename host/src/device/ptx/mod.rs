@@ -1,5 +1,5 @@
-//! The embedded PTX: its architectures, the text of each op, and the instructions for programmatic
-//! dependent launch.
+//! The embedded PTX: its architectures, the text of each op, and the instructions that are inserted for
+//! programmatic dependent launch.
 pub(crate) mod arch;
 mod embedded;
 mod info;

@@ -1,32 +1,32 @@
-//! Programmatic dependent launch, on sm_90 and newer: which kernels overlap with their neighbours in a
-//! stream, and the PTX instructions that they begin with.
+//! Programmatic dependent launch on sm_90 and newer. This module inserts the PTX instructions for it into a
+//! kernel. The kernel itself declares which instructions it needs.
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use cuda_std::cpu::Overlap as Policy;
 
-/// Whether the launches of a kernel overlap with others in the stream.
+/// Whether a launch of a kernel overlaps with the launches before and after it in the stream.
 ///
-/// With overlap, a block can start while blocks of the previous launch still run. The block then waits
-/// until the previous launch is done. The overlap hides the start of the launch.
+/// With overlap, a block can start while blocks of the previous launch still run. It then waits until the
+/// previous launch is done. The overlap hides the time that the GPU needs to start blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// No overlap, because the user, the GPU or the driver does not allow it.
+    /// No overlap, because the GPU or the driver does not support it, or the user turned it off.
     Never,
     /// Overlap as the kernel declares.
     As(Policy),
 }
 
-/// Waits until all earlier launches are done and their writes are visible. A kernel's
-/// `thread::wait_for_earlier_launches` compiles to this instruction.
+/// Waits until all earlier launches are done and their writes are visible. A kernel can call
+/// `thread::wait_for_earlier_launches`, which compiles to this instruction, to choose where it waits.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 
-/// Keeps ptxas from moving loads before the wait.
+/// Keeps ptxas from moving loads from after the wait to before it.
 ///
-/// `ld.global.nc` declares its memory constant during the kernel, so ptxas may move it before the wait.
-/// ptxas does not move a load before an exit. This exit depends on a barrier after the wait, and no thread
-/// takes it.
+/// `ld.global.nc` promises that its memory is constant during the kernel, so ptxas may move it across the
+/// wait. ptxas does not move a load across an `exit`, therefore this code has one. The `exit` depends on a
+/// barrier after the wait, and no thread ever takes it.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
@@ -37,17 +37,19 @@ const LEAVE: &str = "
 	@%leave exit;
 	}";
 
-/// Lets the next launch start its blocks as soon as all blocks of this launch have started.
+/// Allows the next launch in the stream to start its blocks when all blocks of this launch have executed this
+/// instruction.
 ///
-/// The instruction comes after the wait. A kernel of another library may read data before its own wait, for
-/// example weights. Such data was written before the previous launch, and is then complete.
+/// A kernel executes the instruction after its own wait, so all earlier launches are done. The next kernel
+/// may therefore read their results before it waits itself. For example, kernels of other libraries read
+/// weights before they wait.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
 impl Overlap {
     /// Returns the overlap that the kernel declares in [`entry!`](cuda_std::entry!).
-    /// docs/internals/launch-configuration.md has the measurements. Kernels of other crates, and kernels
-    /// that are not compiled for the CPU executor, use [`Policy::Both`].
+    /// docs/internals/launch-configuration.md explains the choice. Kernels that are not in the list of
+    /// `kernels_gpu`, e.g. those of other crates, use [`Policy::Both`].
     pub fn of(kernel: &str) -> Self {
         static DECLARED: LazyLock<HashMap<&str, Policy>> =
             LazyLock::new(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel.overlap)).collect());
@@ -64,8 +66,9 @@ impl Overlap {
         }
     }
 
-    /// Returns the PTX of an entry with these instructions inserted. They replace the kernel's own wait, or
-    /// come at the start of the body. Returns `None` if the entry has no body.
+    /// Returns the PTX of the entry `entry` with the instructions of [`Overlap::begin`] inserted. They
+    /// replace the kernel's own wait instruction, if it has one. Otherwise they come first in the body.
+    /// Returns `None` if the entry has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {

@@ -1,5 +1,5 @@
-//! Checks of the per-column tensors of a norm's backward pass: the weight, the parameter gradients and
-//! their workspace.
+//! Checks of the tensors with one element per column in a norm's backward pass: the weight and the gradients
+//! of weight and bias. Also checks the workspace for these gradients.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm_backward::params::PartialSums;
 use kernels_gpu::rms::weight::Weight;
@@ -10,17 +10,16 @@ use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View, ViewMut};
 
 arguments! {
-    /// Outputs for the gradients of a norm's parameters. Each is optional. A gradient is a sum over rows
-    /// and has the shape of the weight.
+    /// Outputs for the gradients of a norm's weight and bias. Each output is optional. A gradient is a sum
+    /// over rows and has the shape of the weight.
     #[derive(Debug, Default)]
     pub struct ParameterGradients<'a> {
         /// Gradient of the weight, in the dtype of `x` or in f32.
         pub dweight: Option<ViewMut<'a>>,
         /// Gradient of the bias, in the dtype of `x` or in f32. Only LayerNorm has a bias.
         pub dbias: Option<ViewMut<'a>>,
-        /// Scratch memory in f32, required if one of the gradients is requested.
-        /// [`norm_backward_workspace`](crate::norm_backward_workspace) returns the number of elements. It
-        /// need not be initialized.
+        /// Scratch memory in f32 for the sums, required if there is an output. Its values are arbitrary.
+        /// [`norm_backward_workspace`](crate::norm_backward_workspace) returns the number of elements.
         pub workspace: Option<ViewMut<'a>>,
     }
 }
@@ -36,8 +35,8 @@ pub(super) struct Columns<'v, 'a> {
 }
 
 impl<'v, 'a> Columns<'v, 'a> {
-    /// Checks the weight and the gradients against `x`. Each must be `[columns]`, or each `[groups,
-    /// columns]`.
+    /// Checks the weight and the gradients against `x`. All must have the same shape: `[columns]`, or
+    /// `[groups, columns]` if each group of rows has its own weight.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -95,7 +94,7 @@ impl<'v, 'a> Columns<'v, 'a> {
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Checks the workspace and returns the addresses where the blocks of `plan` store their partial sums.
+    /// Checks the workspace. Returns the addresses in it at which blocks store partial sums of the gradients.
     pub fn workspace(
         &self,
         op: &'static str,
@@ -133,8 +132,8 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 }
 
-/// Returns the number of groups of a tensor `[columns]` or `[groups, columns]`. Fails if the groups do not
-/// divide the rows.
+/// Returns the number of groups of a weight `[columns]` or `[groups, columns]`. Fails if the number of rows
+/// is not divisible by it.
 fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
     match *view.shape() {
         [own] if own == cols => Ok(1),

@@ -1,5 +1,5 @@
-//! The two launches of a norm's backward pass. The first processes the rows and stores partial sums per
-//! block. The second adds the partial sums.
+//! The two launches of a norm's backward pass. In the first, each block processes some rows and stores
+//! partial sums of the weight's and bias's gradients. The second launch adds the partial sums of all blocks.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 
@@ -17,7 +17,7 @@ pub(crate) struct NormOp {
     pub layer: bool,
     pub any_layout: &'static str,
     pub block4: &'static str,
-    /// The kernels with two and with three packs per thread, if the norm has them.
+    /// The kernels that keep two and three packs (16-byte vectors) per thread, if the norm has them.
     pub multi_row: Option<[&'static str; 2]>,
     pub sums: &'static str,
 }
@@ -95,14 +95,14 @@ impl NormOp {
             carveout: None,
         };
         if plan.splits > 0 {
-            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every view that the
-            // arguments point to.
+            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every tensor that the
+            // kernel receives.
             unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
         }
         self.add_up(device, &columns, sums, &plan, &dims, stream)
     }
 
-    /// Launches the kernel that adds the partial sums of all blocks. Without rows, the sums are zero.
+    /// Launches the kernel that adds the partial sums of all blocks. If there are no rows, it writes zeros.
     fn add_up(
         &self,
         device: &Device,
@@ -128,8 +128,8 @@ impl NormOp {
             shared_bytes: COLUMNS * STRIPES * 4,
             carveout: None,
         };
-        // SAFETY: `run` checked the views that the arguments point to. The pointer of a gradient that is not
-        // requested is null, and the kernel skips it.
+        // SAFETY: `run` checked the tensors that the kernel receives. For a gradient that is not requested,
+        // the pointer is null, and the kernel does not write it.
         unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }
     }
 }

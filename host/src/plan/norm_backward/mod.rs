@@ -1,4 +1,5 @@
-//! Backward passes of the norms: checks, division of the rows among blocks, and the two launches.
+//! Backward passes of the norms: checks of the arguments, division of the rows among blocks, and the
+//! launches.
 mod columns;
 mod launch;
 mod plan;

@@ -1,21 +1,20 @@
-//! Division of the rows among the blocks of a norm's backward pass.
+//! The division of the rows among the blocks in the backward pass of a norm.
 use crate::device::launch::MAX_GRID_YZ;
 use crate::device::ptx::arch::Arch;
 use crate::{Device, Dtype, View};
 
-/// Maximum number of row groups. The groups are a dimension of the grid.
+/// Maximum number of row groups. A group has its own weight, and the groups are a dimension of the grid.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Threads per SM that fit in the register file. A thread uses 128 registers for the packs of two rows and
-/// the sums of their columns.
+/// Threads per SM that fit in the register file. Each thread needs 128 registers: for its part of two rows,
+/// and for the partial sums of its columns.
 const RESIDENT: u32 = 512;
-/// Threads per block if rows are short, so that several rows share a block.
+/// Threads per block for short rows. Several short rows share a block.
 const THREADS: u32 = 128;
 
-/// Returns the number of blocks that fit at once on the architecture's largest GPU (T4, A100, H100 or
-/// H200).
+/// Returns how many blocks run at once on the architecture's largest GPU (T4, A100, H100 or H200).
 ///
-/// The SM counts are constants instead of a device query. Every GPU of an architecture then adds the
-/// partial sums in the same order, with bitwise equal results.
+/// The SM counts are constants and not queried from the device. All GPUs of an architecture therefore use the
+/// same number of blocks. They add the partial sums in the same order, and results are bitwise equal.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match device.arch() {
         Some(Arch::Sm75) => 40,
@@ -30,15 +29,16 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
 pub(super) enum RowKernel {
     /// Reads the row again for each pass.
     Streamed,
-    /// Keeps the row in the registers of its team: up to four packs per thread, or one element per thread.
+    /// Keeps the row in the registers of the threads that share it. A thread keeps up to four packs (16-byte
+    /// vectors), or one element if the row cannot be read in packs.
     Registers,
-    /// Processes two rows at a time. Every thread keeps two packs of each.
+    /// Processes two rows at a time. A thread keeps two packs (16-byte vectors) of each row in registers.
     Rows2,
     /// Keeps the row in three packs per thread.
     Registers3,
 }
 
-/// The division of the rows among teams and blocks. A team is the threads that share a row.
+/// The division of the rows among blocks and teams. A team is the threads of a block that share a row.
 #[derive(Clone, Copy)]
 pub(super) struct RowSplit {
     pub form: RowKernel,
@@ -53,8 +53,8 @@ pub(super) struct RowSplit {
 }
 
 impl RowSplit {
-    /// Plans the launch for the rows of `dims`. Rows that need few threads share a block. From 128 threads
-    /// per row on, a block has one team.
+    /// Plans the launch for the rows of `dims`. Several rows share a block if each needs less than 128
+    /// threads. Longer rows get a block of their own.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, multi_row) = (device.launch_override(), dims.multi_row().filter(|_| layer));
         let (form, team) = match multi_row {
@@ -68,7 +68,8 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // Without parameter gradients, the blocks store no partial sums, so their number is not limited.
+        // If no gradient of weight or bias is requested, blocks store no partial sums. Their number then
+        // needs no limit.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
@@ -80,9 +81,9 @@ impl RowSplit {
     }
 }
 
-/// Returns the bytes of shared memory per block. They hold two f32 per warp for a reduction (eight for
-/// kernels with two or three packs), double buffered. LayerNorm also keeps its bias sums there. A block
-/// with several teams needs room to add their sums.
+/// Returns the bytes of shared memory per block. A reduction needs two f32 per warp and two buffers. Kernels
+/// with two or three packs (16-byte vectors) per thread need eight f32 per warp. LayerNorm also keeps the
+/// sums for the bias in shared memory. If several rows share a block, their sums are added there too.
 fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims) -> u32 {
     let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
     if matches!(form, RowKernel::Rows2 | RowKernel::Registers3) {
@@ -119,11 +120,11 @@ impl Dims {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// Returns the kernel and the threads per row for LayerNorm rows that fill whole warps, or `None` for
-    /// other rows.
+    /// Returns the kernel and the threads per row for some LayerNorm rows. Such a row divides into whole
+    /// warps whose threads have two or three packs (16-byte vectors) each. Returns `None` for other rows.
     ///
-    /// Two packs per thread are preferred. Three packs are used if an SM then has more resident threads,
-    /// and two packs would leave more than a tenth of its threads unused.
+    /// Two packs per thread are preferred. Three packs are used only if both conditions hold: two packs would
+    /// leave more than a tenth of an SM's threads unused, and three packs leave fewer unused.
     fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -143,10 +144,11 @@ impl Dims {
         }
     }
 
-    /// Returns the kernel and the threads per row for all other rows. `again` forces rows to be read again
-    /// although they fit in registers.
+    /// Returns the kernel and the threads per row for rows that `multi_row` does not support. `again` selects
+    /// the kernel that reads rows twice, even if they fit in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
-        // LayerNorm keeps its bias sums in shared memory, which is limited to 48 KB on every GPU.
+        // LayerNorm keeps the sums for the bias in shared memory. A block has at most 48 KB of it on every
+        // GPU.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
         match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
             threads if again || threads > longest => (RowKernel::Streamed, 512),
@@ -161,13 +163,13 @@ impl Dims {
     }
 }
 
-/// Returns the number of f32 elements of workspace for the parameter gradients of a norm.
+/// Returns how many f32 elements of workspace the gradients of a norm's weight and bias need.
 ///
 /// `shape` is the shape of each gradient: `[columns]`, or `[groups, columns]` if each group of rows of `x`
-/// has its own parameters. `gradients` is the number of requested gradients, 1 or 2. The result depends on
+/// has its own weight. `gradients` is the number of requested gradients, 1 or 2. The result also depends on
 /// the shape and dtype of `x` and on the architecture of the device.
 ///
-/// This function does not check the shapes. If they do not match, the result is meaningless.
+/// This function does not check whether `shape` matches `x`. If it does not, the result is meaningless.
 pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
     let (Some(&cols), [groups @ .., _]) = (x.shape().last(), shape) else { return 0 };
     let rows: i64 = x.shape()[..x.shape().len() - 1].iter().product();
