@@ -36,8 +36,8 @@ def test_error(kind, sizes, dtype, device):
     """The error is at most 1.02 times that of FlashAttention-2's algorithm, and 1.05 times that of torch's kernel.
 
     Some inputs have rows in which few keys have nearly all the probability. Such rows reveal a kernel that subtracts
-    less than the row maximum. With the true maximum, the largest unnormalized probability is 1, which has no rounding
-    error.
+    less than the row maximum. With the true maximum, the largest unnormalized probability is exp(0) = 1, which has no
+    rounding error.
     """
     q, k, v = INPUTS[kind](sizes, dtype, device)
     error = relative_error(oxiwarp.attention(q, k, v, layout="bhsd"), q, k, v)
@@ -95,8 +95,7 @@ def test_older_gpus(queries, cuda):
 def test_bench(kind, device, capsys):
     """The attention benchmark reports no excessive error, and names every provider (library) that cannot run here.
 
-    On a GPU, the test uses the large sizes of the benchmark. The measured error of a small tensor would vary by up to 5
-    %.
+    On a GPU, the test uses the large sizes of the benchmark, because the error of few values varies by up to 5 %.
     """
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]

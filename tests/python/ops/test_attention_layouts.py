@@ -25,7 +25,7 @@ def moved(x, offset, gap=0):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("dim", [64, 72, 128])
 def test_offsets(dim, queries, device):
-    """Each of q, k and v may start at any element of a buffer. Offset 8 (16 bytes) is aligned, as offset 0."""
+    """Each of q, k and v may start at any element of a buffer. Only offsets 0 and 8 (16 bytes) are aligned."""
     q, k, v = heads((2, queries, 40, 2, 1, dim), DTYPE, device)
     for offset in range(9):
         check(moved(q, offset), k, v)

@@ -146,10 +146,10 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors are rejected if the two row strides of each group the rows differently.
+    """Two tensors are rejected if the same two nested loops cannot address the rows of both.
 
-    A kernel takes one stride within a group of rows and one between groups. Here the rows of `x` form 12 groups of 5.
-    The rows of the tensor `other` form 4 groups of 15.
+    A kernel has one stride between groups of rows and one within a group. Here the rows of `x` form 12 groups of 5, and
+    the rows of `other` form 4 groups of 15.
     """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (

@@ -38,7 +38,7 @@ def test_random_calls(name, device):
 
 
 def test_cases_repeat():
-    """A random case is the same each time that it runs. A replay of its recorded random choices gives the same case."""
+    """A random case has the same arguments and results if it runs again, or if its recorded choices are replayed."""
     operator, key = fuzz.OPERATORS["rms_norm"], fuzz.key_of("rms_norm", 3, 5)
     first, again = fuzz.run_case(operator, key), fuzz.run_case(operator, key)
     replayed = fuzz.run_case(operator, key, first.choices)

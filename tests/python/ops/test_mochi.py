@@ -55,7 +55,10 @@ def test_forms(cols, form, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_gate(dtype, device):
-    """The normalized row is 1 and is added to -0.0, so the result is tanh(gate), for every 16-bit gate."""
+    """`residual_tanh_gated_rms_norm` with rows of ones is tanh(gate), for every 16-bit gate.
+
+    The norm of ones is 1. It is multiplied by tanh(gate) and added to -0.0, which does not change any value.
+    """
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
     assert same_bits(residual(-0.0 * ones, ones, gate, eps=0.0)[0, 0], torch.tanh(gate.float()).to(dtype))

@@ -14,7 +14,8 @@ SHAPE = (2, 5, 24)
 # If a gradient is needed, torch operators compute the results of these operators. All other operators run
 # their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# Error bound for about a dozen roundings, in eps of the dtype, relative to an operand's largest gradient.
+# Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. It
+# covers about a dozen roundings.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
@@ -45,7 +46,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # torch operators give the same results as the kernel, except for values that are rounded differently.
+        # If torch operators compute the result, it equals the result of the kernel, except for values that
+        # are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -111,7 +113,7 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` gives the right tangents for Mochi's operators, which then run torch operators."""
+    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run torch operators in this case."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))

@@ -1,4 +1,7 @@
-"""Tests of operands that every public operator rejects: the error names the operator and the operand."""
+"""Tests of operands that every public operator rejects, such as lists and sparse tensors.
+
+The error names the operator and the operand.
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""Tests of batch invariance: in every row operator and its gradient, a row's bits do not depend on other rows."""
+"""Tests of batch invariance: the bits of a row's result and gradient do not depend on other rows.
+
+This holds for every operator that works on rows.
+"""
 
 import pytest
 import torch
@@ -41,7 +44,7 @@ CASES = cases()
 
 
 class Rows(Operands):
-    """Operands for a call on rows `[rows, cols]`. After `part`, they are those of a range of rows."""
+    """Operands for a call on rows `[rows, cols]`. The method `part` restricts them to a range of rows."""
 
     def __init__(self, like: Tensor, own_scale: bool):
         super().__init__(like[None])
@@ -69,8 +72,8 @@ class Rows(Operands):
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
     """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of `x`.
 
-    In two cases, the gradient is left out. If `info.twice` is true, torch operators compute it. If each row has its own
-    scale, a call with one row has a single scale, and torch then skips the rounding of a product.
+    In two cases, the gradient is left out. If `info.twice` is true, torch operators compute the gradient. If each row
+    has its own scale, a call with one row has a single scale, and torch then skips the rounding of a product.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]

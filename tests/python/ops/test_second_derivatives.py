@@ -21,7 +21,7 @@ REFUSED = "differentiate twice"
 
 
 def total(name):
-    """Return an input, and a function that sums the operator's result, which makes the incoming gradient constant."""
+    """Return (function, input). The function sums the operator's result, so that the incoming gradient is constant."""
     call, x = CALLS[name]
     return (lambda z: call(z).float().sum()), x
 
@@ -56,7 +56,7 @@ def test_refused(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_constant_gradients(name):
-    """The second derivative of a linear operator is 0. It is an error if the incoming gradient is not constant."""
+    """The second derivative of a linear operator is 0, but an error if the incoming gradient is not constant."""
     f, x = total(name)
     with torch.enable_grad():
         assert torch.equal(penalty(f, x), torch.ones_like(x))
@@ -81,7 +81,7 @@ def test_right_where_torch_computes_it(name):
 def test_first_derivatives_with_a_graph():
     """First derivatives with `create_graph=True` are right, even in `torch.utils.checkpoint`.
 
-    In a checkpoint, the backward pass can read each saved tensor only once.
+    In a checkpoint, a backward pass that reads a saved tensor twice raises an error.
     """
     x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
     norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731

@@ -125,7 +125,7 @@ def test_rope_1d_after_fake_tensors():
 
 
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
-    """A call in a CUDA graph capture reads cache entries of any stream, because it cannot copy from the CPU.
+    """A call in a CUDA graph capture reads cache entries of any stream, as a capture allows no copies from the CPU.
 
     An entry that a graph reads is never freed. With `graphs=False`, a call in a capture computes the result again.
     """
