@@ -40,7 +40,7 @@ def guards(model, call):
 
 
 def of_a_block(make, call, patched):
-    """Return how many guards of each kind a model has more with two transformer blocks than with one."""
+    """Return, for each kind of guard, how many guards a second transformer block adds to a model."""
     found = []
     for blocks in (2, 1):
         model = make()

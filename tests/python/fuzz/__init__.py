@@ -6,8 +6,9 @@ generators of random calls. `checks` compares the results. `engine` runs cases (
 failing one. `__main__` is the command line.
 
 An operator, a seed and a number identify a case, so that no database is needed. Hypothesis is not used, because it
-cannot run the k-th example directly. A case is a list of integers, of which 0 is the simplest choice. As Hypothesis
-does, `engine.minimise` simplifies a failing case: it lowers the integers as long as the same check fails.
+cannot run the k-th example directly. All random choices of a case are recorded as integers, of which 0 is the simplest
+choice. As Hypothesis does, `engine.minimise` simplifies a failing case: it lowers these integers as long as the same
+check fails.
 """
 
 from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  registers operators

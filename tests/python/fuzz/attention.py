@@ -88,7 +88,7 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
 
 
 def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return a bool or additive mask whose shape broadcasts to `shape`."""
+    """Return a bool or additive attention mask whose shape broadcasts to `shape`."""
     own = g.pick(shape, (shape[0], 1, 1, shape[3]), (1, 1, *shape[2:]), shape[2:], (shape[2], 1), (shape[3],))
     kind = g.pick(torch.bool, F32, dtype)
     values = g.normal(own, F32)

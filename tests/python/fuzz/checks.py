@@ -12,8 +12,8 @@ from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
 RUNS = 5  # how often a formula is evaluated with simulated rounding errors
-# Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
-# largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
+# The error of a result may exceed the largest simulated error by this factor, because few runs do not reach
+# the largest possible error. For gradients, the error of float32 autograd counts as a simulated error.
 FACTOR = 6.0
 # Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error may then be larger
 # than in all runs of the formula with simulated errors.

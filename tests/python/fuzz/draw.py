@@ -11,7 +11,8 @@ from torch import Tensor
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, BF16, F16)
 ELEMENTS = 8_000  # maximum number of elements of a random tensor
-# Kinds of rows, and whether the gradients of such rows are compared.
+# Kinds of special rows, such as constant rows. The value says whether the gradients of such rows are
+# compared.
 SPECIAL = {
     "ordinary": True,
     "constant": True,
@@ -182,7 +183,7 @@ class Draw:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return a dense copy that starts `by` elements after the start of its storage, for example unaligned."""
+    """Return a dense copy that starts `by` elements after the start of its storage, so that it may be unaligned."""
     store = torch.full((x.numel() + by + 3,), 55.0, dtype=x.dtype, device=x.device)
     view = store[by : by + x.numel()].view(x.shape)
     view.copy_(x)

@@ -17,8 +17,8 @@ from .precision import Exact
 # Type of a function that computes an activation. Its arguments: the arithmetic, the input, the dtype to which
 # each step is rounded, and whether the mode is "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# `Case.floor` of activations. It allows an absolute error, because the gradient is 0 if 1 + e^-x exceeds
-# 2^126. `rcp.approx.ftz` returns 0 instead of a subnormal number.
+# `Case.floor` of activations: it scales the permitted absolute error of gradients. If 1 + e^-x exceeds 2^126,
+# the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
@@ -159,8 +159,8 @@ def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
     a, b = (a, b) if first_half else (b, a)
     if function is None:
-        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. This formula does
-        # as oxiwarp.
+        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. The formula rounds
+        # it, too.
         threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
         y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
     else:

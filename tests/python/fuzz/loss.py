@@ -36,8 +36,8 @@ def draw_cross_entropy(g: Draw) -> Case:
     row = ("logits", tuple(range(len(shape) - 1))) if alone else None
     known = {}
     if torch.isposinf(logits).any():
-        # The operator documents that loss and lse of a row with NaN or +inf are NaN, as in torch. The formula
-        # gives inf.
+        # As in torch, the operator returns NaN as loss and lse of a row with +inf. The formula gives inf, so
+        # the check "values" finds a known difference.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 

@@ -67,7 +67,7 @@ def same_bits(y: Tensor, own: Tensor) -> bool:
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
     """Check that `y` equals `own`, the result of torch operators: bit for bit on a GPU, nearly on the CPU.
 
-    On the CPU, torch and oxiwarp have exponentials that differ in the last bits. A value may be off by 2 eps of `scale`
+    On the CPU, the exp functions of torch and oxiwarp differ in the last bits. A value may be off by 2 eps of `scale`
     (16 eps in float32), because `1 + erf(x)` cancels. The CPU check skips values beyond 1e4 and subnormal values,
     because torch's CPU kernels overflow and underflow earlier than oxiwarp's kernels.
     """

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class Ranks:
-    """A pool of `WORLD` processes of one backend. Checks reuse them, because most checks are shorter than a start."""
+    """A pool of `WORLD` processes of one backend. Checks reuse them, because a start takes longer than most checks."""
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend, self.folder = backend, folder

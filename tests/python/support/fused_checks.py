@@ -62,10 +62,10 @@ def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast
 
 
 def close(ours, own, right):
-    """Check that the error of the patched result `ours` is about the rounding error of the unpatched result `own`.
+    """Check that the patched result `ours` and the unpatched result `own` differ by at most twice the rounding error.
 
-    `right` is the result of the unpatched model in float32. If `own` is also float32, the error may be 1e-5 of the
-    largest value.
+    The rounding error is the difference between `own` and `right`, the unpatched float32 result. If `own` is also
+    float32, the results may differ by 1e-5 of the largest value.
     """
     off, own_off = (ours.double() - own.double()).abs(), (own.double() - right).abs()
     if own.dtype == torch.float32:

@@ -1,4 +1,4 @@
-"""RMSNorm in float64 and as torch operators, test shapes, and comparisons of results."""
+"""Formulas of RMSNorm in float64 and with torch operators, shapes to test, and comparisons of results."""
 
 import json
 

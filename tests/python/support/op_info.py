@@ -188,7 +188,7 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """Return the operand `name`. Two operands of one role have different values, except rows after the third."""
+        """Return the operand `name`. Operands of one role have different values, but rows repeat after the third."""
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
         match role:
