@@ -179,7 +179,7 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
 
 
 def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
-    # The norm reads the sum after it is rounded. The gradient of the sum is rounded once.
+    # The kernel reads the sum `x + gate * y` after it is rounded. The gradient of this sum is rounded once.
     total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
     return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
 

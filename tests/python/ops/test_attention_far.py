@@ -29,8 +29,8 @@ def storage(request):
 def spread(tensors, storage, dim):
     """Yield a copy of each tensor in `storage`, with a large stride in dimension `dim`.
 
-    The first and the last index of `dim` are 2^31 elements apart. The copies are interleaved: each copy lies between
-    the elements of the others.
+    The first and the last index of `dim` are 2^31 elements apart. Each copy lies in the gaps between the elements of
+    the other copies.
     """
     at = 0
     for x in tensors:

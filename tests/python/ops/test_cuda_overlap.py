@@ -60,7 +60,7 @@ def pairs(calls, x, wait):
 
 
 def in_turns(calls, x, wait):
-    """Run `rope` 300 times, each time on its last result.
+    """Run `rope` 300 times, each time on the previous result.
 
     A CUDA graph reuses few buffers for these results, so each launch overwrites a buffer that an earlier launch read.
     """

@@ -187,7 +187,7 @@ def test_only_what_is_asked_for(device):
 def test_compiles(backend, dynamic, device):
     """Modulation operators, called as in a transformer block, compile to one graph for any number of tokens.
 
-    The backward pass compiles, too.
+    The backward pass also compiles, and gives the gradients of eager mode.
     """
 
     def f(x, y, table, temb):

@@ -11,7 +11,7 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# If a gradient is needed, torch operators compute the results of these operators. All other operators run
+# If a gradient is needed, torch operators compute the results of these two operators. All other operators run
 # their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 # Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. It

@@ -28,7 +28,7 @@ def test_every_operator_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
-    """Without a warning, `torch.vmap` of an operator equals a loop over the batch, for any batch dimension."""
+    """`torch.vmap` of an operator equals a loop over the batch, for any batch dimension, and prints no warning."""
     call, x = calls(device)[name]
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():

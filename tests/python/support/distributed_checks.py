@@ -112,8 +112,8 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     device, and call the same oxiwarp operators. Under context parallelism, diffusers' attention gathers keys and
     values. `patch` therefore must not replace it, even with `attention=True`.
     """
-    # Do not patch RMSNorm modules outside of fused blocks, such as Qwen-Image's for text. `patch` does not
-    # promise torch's bits for them, and this check compares bits.
+    # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as
+    # Qwen-Image's for text. `patch` does not promise torch's bits for them, and this check compares bits.
     recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 

@@ -10,8 +10,8 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # fraction bits of each dtype
 SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponents of the least subnormals
 # Error of RMSNorm in ulp that `check_error` always allows. With few elements, torch's result may be exact by
-# chance. In 16 bits, the errors of the float32 computation are too small to matter. In float32, the bound adds
-# these errors, in units of eps (one eps is at most 2 ulp):
+# chance. In 16 bits, the errors of the float32 computation are too small to matter. In float32, the bound
+# adds these errors, in units of eps (one eps is at most 2 ulp):
 # - 0.5 for the division of the mean and 0.5 for the addition of eps, both halved by the square root;
 # - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, 0.5 for offset + weight.
 # The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The remaining 0.35

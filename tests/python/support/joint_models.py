@@ -255,7 +255,7 @@ def ltx2_inputs(dtype, device):
 
 # Each sum counts the calls per kind of block. A block with two streams (text and image) has, per stream, two
 # modulated norms and two gated residuals. One residual per stream is fused with the second norm.
-# `qk_norm_rope_out` runs once per stream. A model ends with one more modulated norm.
+# `qk_norm_rope_out` runs once per stream. At the end, each model has one more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
