@@ -96,7 +96,7 @@ def test_out_variant_compiles(device):
 
 @pytest.mark.parametrize("backend", backends())
 def test_patched_model(backend, device):
-    """A patched model compiles without a graph break, and its graph contains the operator."""
+    """A model with patched RMSNorm modules compiles without a graph break, and its graph calls `oxiwarp::rms_norm`."""
     model = nn.Sequential(nn.Linear(32, 64), nn.RMSNorm(64, eps=1e-6), nn.SiLU(), nn.RMSNorm(64, eps=1e-6))
     model = model.to(device).requires_grad_(False)
     x = random((4, 32), torch.float32, device)
@@ -140,7 +140,7 @@ SAME = {  # calls that pass one tensor as several arguments
 def test_one_tensor_in_several_places(name, device):
     """A compiled call that passes one tensor as several arguments has the gradients of the eager call.
 
-    The gradient of this tensor is the sum over all arguments.
+    The gradient of such a tensor is the sum of the gradients of all these arguments.
     """
     x, w = random((2, 4, 3, 16), torch.float32, device), random((16,), torch.float32, device, 1)
 

@@ -1,7 +1,8 @@
 """Tests of torch.compile's guards: a patched model has about as many guards as the unpatched model.
 
-torch.compile evaluates all guards before each call, and the GPU is idle meanwhile. Slow guards must not increase. In an
-earlier version, patched modules shared one recipe object, which caused a slow attribute guard for each module.
+torch.compile evaluates all guards before each call, and the GPU is idle meanwhile. `patch` must therefore not add slow
+guards. In an earlier version, all patched modules referred to one common object, which caused a slow attribute guard
+for each module.
 """
 
 import copy
@@ -39,7 +40,7 @@ def guards(model, call):
 
 
 def of_a_block(make, call, patched):
-    """Return the number of guards that a second transformer block adds, by kind of guard."""
+    """Return, for each kind of guard, how many guards a second transformer block adds to a model."""
     found = []
     for blocks in (2, 1):
         model = make()
@@ -62,7 +63,7 @@ def cases():
 
 @pytest.mark.parametrize(("make", "call"), cases())
 def test_guards_of_a_block(make, call):
-    """A patched block adds no slow guard, and at most 10 % more guards than an unpatched block."""
+    """A patched block adds no guard of a slow kind, and at most 10 % more guards than an unpatched block."""
     stock, ours = of_a_block(make, call, patched=False), of_a_block(make, call, patched=True)
     assert not [kind for kind in SLOW if ours[kind] > stock[kind]], (stock, ours)
     assert 0 < ours.total() <= 1.1 * stock.total(), (stock, ours)

@@ -15,7 +15,7 @@ CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def schemas(dtype, device):
-    """Return calls of the torch operators, with and without their optional arguments."""
+    """Return pairs (torch operator, arguments) for opcheck, with and without the optional arguments."""
     x, y = random(SHAPE, dtype, device), random(SHAPE, dtype, device, 1)
     side, single = (random((2, 1, 32), of, device, 2) for of in (dtype, F32))
     vector = random((32,), dtype, device, 3)
@@ -53,7 +53,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("backend", backends())
 @CALL
 def test_compiles(name, backend, dynamic, device):
-    """Each norm compiles to one graph and equals the eager result for two numbers of tokens."""
+    """Each norm compiles to one graph. With 3 and with 5 tokens, it gives the eager results."""
     ours = CALLS[name].ours
 
     def f(x, **operands):
@@ -69,7 +69,7 @@ def test_compiles(name, backend, dynamic, device):
 
 @CALL
 def test_compiles_once(name, device):
-    """With dynamic shapes, three numbers of tokens use one compiled graph, which contains the operator once."""
+    """With dynamic shapes, three numbers of tokens use one compiled graph, which calls the operator once."""
     torch.compiler.reset()
     graphs, ours = [], CALLS[name].ours
     compiled = torch.compile(ours, fullgraph=True, dynamic=True, backend=counting(graphs))
@@ -88,7 +88,7 @@ CALLS_OF_ANY = {
 
 @pytest.mark.parametrize("name", CALLS_OF_ANY)
 def test_gradients_compile_once(name, device):
-    """With dynamic shapes, forward and backward compile once for all batch sizes and numbers of tokens."""
+    """With dynamic shapes, forward and backward are compiled only once for all batch sizes and numbers of tokens."""
     torch.compiler.reset()
     graphs, ours = [], CALLS_OF_ANY[name]
     compiled = torch.compile(ours, fullgraph=True, backend=counting(graphs))

@@ -41,9 +41,9 @@ def recording(seen):
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_one_graph(mode):
-    """A patched model compiles to one graph with oxiwarp operators.
+    """A patched model compiles to one graph, which calls oxiwarp operators.
 
-    Operators that Inductor can generate itself are not in the graph.
+    `INDUCTOR` lists operators that are not in the graph, because Inductor generates kernels for them that are as fast.
     """
     model, seen = ltx(), []
     stock = forward(model)
@@ -72,9 +72,9 @@ def test_dynamic():
 @pytest.mark.parametrize("order", ["compile first", "patch first"])
 @pytest.mark.parametrize("how", ["module.compile()", "compile_repeated_blocks", "torch.compile"])
 def test_order(how, order):
-    """A model may be compiled before or after `patch`: its graphs contain oxiwarp operators.
+    """A model may be compiled before or after `patch`. In both orders, its graphs contain oxiwarp operators.
 
-    After `unpatch`, the graphs contain no oxiwarp operator.
+    After `unpatch`, the model is compiled again, and its new graphs contain no oxiwarp operator.
     """
     model, seen = ltx(), []
     stock, made = forward(model), []
@@ -103,7 +103,7 @@ def test_order(how, order):
 @pytest.mark.parametrize("make", [net, ltx])
 @pytest.mark.parametrize("backend", backends())
 def test_gradients(backend, make):
-    """The gradients of a compiled patched model equal the gradients of the unpatched model within rounding."""
+    """A compiled patched model has the gradients of the unpatched model, except for rounding errors."""
     model = make().requires_grad_()
 
     def gradients(call):
@@ -123,7 +123,7 @@ def test_gradients(backend, make):
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
 def test_export(strict, learned):
-    """The exported program of a patched model contains oxiwarp operators and gives the unpatched results."""
+    """The exported program of a patched model calls oxiwarp operators and gives the results of the unpatched model."""
     model = ltx().requires_grad_(learned)
     stock = forward(model)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -133,7 +133,7 @@ def test_export(strict, learned):
 
 
 def test_stays_compiled_while_weights_change(cuda):
-    """A patched model compiled with CUDA graphs uses the new values after an in-place change of its weights."""
+    """A patched model that is compiled with CUDA graphs uses new weights after they are changed in place."""
     model = net(device=cuda)
     oxiwarp.patch(model)
     x = net_input(device=cuda)
@@ -161,7 +161,7 @@ def test_cuda_graph(cuda):
 
 
 def test_time_of_patching():
-    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks, also if no module source is cached."""
+    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks, even if the hashes of its source are not cached."""
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
         model = diffusers.FluxTransformer2DModel()

@@ -1,9 +1,9 @@
-"""Fuzz the operators for a while, or run one case.
+"""Call the operators with random arguments for some time, or run one random case again.
 
     python tests/python/fuzz --seconds 3600 [--op NAME ...] [--seed N] [--device cuda]
     python tests/python/fuzz --op NAME --seed N --case K
 
-Failing cases are minimised and printed as they are found. The exit code is 1 if a case fails.
+A failing case is simplified and printed as soon as it is found. The exit code is 1 if a case fails.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHOWN = 3  # maximum number of failing cases to print per operator and check
 
 
 def run_one(name: str, seed: int, number: int, device: str) -> int:
-    """Run one case and print its failure, or its arguments if it passes. Return the exit code."""
+    """Run case `number` of an operator. Print its failure, or its arguments if it passes. Return the exit code."""
     outcome, failure = run_number(name, seed, number, device)
     if failure:
         print(failure)
@@ -38,7 +38,7 @@ def run_one(name: str, seed: int, number: int, device: str) -> int:
 
 
 def run_all(names: Sequence[str], seed: int, seconds: float, device: str, console: Console) -> list[Tally]:
-    """Run cases of each operator in turn until the time is over."""
+    """Run one case of each operator, then the next case of each operator, until the time is over."""
     tallies, shown = {name: Tally(name) for name in names}, dict[tuple[str, str], int]()
     begin, number = time.monotonic(), 0
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())

@@ -1,4 +1,4 @@
-"""Cases and formula of `attention`: both layouts, masks, sliding windows, GQA and packed sequences."""
+"""Random calls and the formula of `attention`: both layouts, masks, sliding windows, GQA and packed sequences."""
 
 import dataclasses
 import math
@@ -51,14 +51,16 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # In float16, attention probabilities P and their gradients are rounded to steps of 2^-24 before products.
+    # In float16, attention probabilities P and their gradients are rounded to multiples of 2^-24 before
+    # matrix products. Small gradients therefore have a larger absolute error.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
-    # A query passes no gradient if the additive mask is finite and at most -8e6 for all its keys.
+    # If a finite additive mask is at most -8e6 for all keys of a query, the kernel passes no gradient for
+    # this query. The gradients are then not compared.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
 
 
 def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
-    """Return whether, for some query, an additive mask hides all visible keys with finite numbers."""
+    """Return whether a finite additive mask, such as -1e9, hides all visible keys of a query."""
     added = c.options.get("mask")
     if added is None or added.dtype == torch.bool or not queries or not keys:
         return False
@@ -68,9 +70,9 @@ def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
 
 
 def sequences(g: Draw) -> tuple[Any, int, int]:
-    """Return `cu_seqlens` and the numbers of query and key tokens.
+    """Return `cu_seqlens` of random packed sequences, and the numbers of query and key tokens.
 
-    Sequences may be empty. The last sequence may end before the tensors do.
+    A sequence may be empty. After the last sequence, the tensors may have tokens that belong to no sequence.
     """
     count = 1 + g.below(4)
     same = g.maybe(0.6)
@@ -86,7 +88,7 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
 
 
 def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return a bool or additive mask whose shape broadcasts to `shape`."""
+    """Return a bool or additive attention mask whose shape broadcasts to `shape`."""
     own = g.pick(shape, (shape[0], 1, 1, shape[3]), (1, 1, *shape[2:]), shape[2:], (shape[2], 1), (shape[3],))
     kind = g.pick(torch.bool, F32, dtype)
     values = g.normal(own, F32)
@@ -100,7 +102,7 @@ def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 
 def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return a bool mask `[Sq, Sk]` of the keys that causal, window and packed sequences leave visible."""
+    """Return a bool mask `[Sq, Sk]`. It is true if `causal`, `window` and the packed sequences leave a key visible."""
     starts = c.options.get("cu_seqlens")
     q_starts, k_starts = starts if isinstance(starts, tuple) else (starts, starts)
     q_starts = [0, queries] if q_starts is None else q_starts.tolist()
@@ -132,7 +134,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
         size = q.abs() @ k.abs().transpose(-1, -2) * abs(scale)
     scores = m.f32(m.edge(q) @ m.edge(k).transpose(-1, -2) * scale, 4.0, size)
     if o.get("softcap"):
-        # `tanh` has a float32 error, and so has its derivative `1 - tanh**2`.
+        # Simulate a float32 error of `tanh`, and one of its derivative `1 - tanh**2`.
         slope = m.slope(scores, 4 * UNIT)
         scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0) + slope
         scores = m.f32(scores, 1.0, torch.full_like(scores, o["softcap"]))
@@ -148,7 +150,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     top = torch.where(top.isfinite(), top, 0.0)
     exponent = m.f32(torch.exp(m.f32(scores - top)), 4.0)
     total = m.f32(exponent.sum(-1, keepdim=True), 4.0)
-    # The attention probabilities are rounded to the dtype before the product with v.
+    # The kernel rounds the attention probabilities to the dtype of v before it multiplies them by v.
     weights = m.back(m.round(exponent, c.dtype), c.dtype)
     divisor = torch.where(total > 0, total, torch.ones_like(total))  # a query without visible keys gets zeros
     if m.gradient:
@@ -174,11 +176,12 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
         return None
     if o.get("mask") is not None and o["mask"].dtype != torch.bool:
         return None
-    # On CUDA, torch's operator returns NaN for a zero or negative scale (torch 2.11).
+    # torch 2.11 on CUDA returns NaN for a zero or negative scale, so there is nothing to compare with.
     scale = o.get("scale")
     if t.q.is_cuda and scale is not None and scale <= 0.0:
         return None
-    # Copy the operands: on CUDA, torch reads keys wrongly if they are not aligned to 16 bytes.
+    # Copy the operands to aligned tensors: on CUDA, torch reads keys wrongly if they are not aligned to 16
+    # bytes.
     q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))
     q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

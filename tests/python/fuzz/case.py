@@ -1,4 +1,4 @@
-"""`Case`, one call of an operator, and `OPERATORS`, the table of operators."""
+"""`Case`, one random call of an operator, and `OPERATORS`, a table of generators and formulas by operator."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from .precision import Exact
 
 @dataclass
 class Case:
-    """The arguments of one call, and the checks that apply to them."""
+    """The arguments of one random call of an operator, and the checks that apply to the call."""
 
     tensors: dict[str, Tensor | None]
     """Floating-point arguments by name; None for an argument that is not passed."""
@@ -54,7 +54,7 @@ class Case:
         return SPECIAL[self.special] and all(bool(x.isfinite().all()) for x in self.given().values())
 
     def of(self, name: str) -> torch.dtype:
-        """Return the dtype of an argument, or float32 if it is not passed."""
+        """Return the dtype of the argument `name`, or float32 if the call does not pass it."""
         tensor = self.tensors.get(name)
         return torch.float32 if tensor is None else tensor.dtype
 
@@ -87,21 +87,21 @@ class Operator:
 
     @functools.cached_property
     def required(self) -> list[str]:
-        """The names of the arguments without a default. Some of them may be None."""
+        """The names of the arguments that have no default. A call must pass them, but some of them may be None."""
         parameters = inspect.signature(getattr(oxiwarp, self.name)).parameters.values()
         return [one.name for one in parameters if one.default is one.empty]
 
     def call(self, tensors: dict[str, Tensor], options: dict[str, Any]) -> tuple[Tensor, ...]:
         """Call the public function and return its results.
 
-        The function is looked up at each call, so that tests can replace it.
+        The function is looked up in `oxiwarp` at each call, so that a test can replace it by a wrong one.
         """
         function = getattr(oxiwarp, self.name)
         absent = {name: None for name in self.required if name not in tensors and name not in options}
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the formula in the arithmetic `m`. The tensors are already in the dtype of `m`."""
+        """Evaluate the formula in the arithmetic `m`, for example float64. `tensors` already have the dtype of `m`."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 

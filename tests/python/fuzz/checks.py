@@ -1,4 +1,4 @@
-"""The checks of the fuzzer. A check raises `Failed` if a case violates it."""
+"""The checks of the fuzzer. A check raises `Failed` if the results of an operator are wrong."""
 
 import re
 import warnings
@@ -11,20 +11,20 @@ from .case import Case, Operator
 from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
-RUNS = 5  # number of runs of a formula with simulated rounding errors
-# Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
-# largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
+RUNS = 5  # how often a formula is evaluated with simulated rounding errors
+# The error of a result may exceed the largest simulated error by this factor, because few runs do not reach
+# the largest possible error. For gradients, the error of float32 autograd counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. Near a zero of a derivative, two terms cancel, and the error exceeds the
-# errors of the runs.
+# Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error may then be larger
+# than in all runs of the formula with simulated errors.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
-# Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
+# Results below the smallest normal number may be 0. The docstring of softmax, for example, permits this.
 SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
 
 
 class Failed(Exception):
-    """Raised if a check fails, with the name of the check and the difference."""
+    """Raised if a check fails. It has the name of the check and describes the wrong result."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(f"{check}: {what}")
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 def bits(x: Tensor) -> Tensor:
-    """Return the bits as integers, with one bit pattern for all NaN. They distinguish 0.0 and -0.0."""
+    """Return the bits of `x` as integers. All NaN have the same bits, but 0.0 and -0.0 have different bits."""
     x = x.detach().contiguous()
     if not x.is_floating_point():
         return x
@@ -53,9 +53,10 @@ def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what
 
 
 def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: object) -> tuple[Tensor, ...]:
-    """Return the operator's results.
+    """Return the results of the operator.
 
-    If the call raises an error, raise `Refused` if the error is documented and applies, else `Failed`.
+    If it raises an error, raise `Refused` if the error is documented and right for these arguments, and `Failed` if
+    not.
     """
     try:
         return operator.call(tensors, {**case.options, **more})
@@ -64,7 +65,7 @@ def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: obje
 
 
 def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
-    """Raise `Refused` if the error is documented and applies to these arguments, else `Failed`."""
+    """Raise `Refused` if the error is documented and right for these arguments, and `Failed` if not."""
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
@@ -86,7 +87,10 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
 
 
 def levels(tensors: Sequence[Tensor]) -> int:
-    """Return the number of strides that address the rows of all tensors, broadcast to the first one's shape."""
+    """Return how many nested loops, each with one stride per tensor, address the rows of all tensors.
+
+    All tensors are broadcast to the shape of the first tensor.
+    """
     lead = tensors[0].shape[:-1]
     strides = [x.expand(*lead, x.shape[-1]).stride()[:-1] for x in tensors]
     found: list[tuple[int, list[int]]] = []
@@ -102,22 +106,22 @@ def levels(tensors: Sequence[Tensor]) -> int:
 
 
 def unlike(x: Tensor, other: Tensor) -> Tensor:
-    """Return a mask of the positions where the values differ and at least one of them is NaN or infinite."""
+    """Return a mask that is true if two values differ and at least one of them is NaN or infinite."""
     same = (x == other) | (x.isnan() & other.isnan()) | (x.isfinite() & other.isfinite())
     return ~same
 
 
 def errors(x: Tensor, right: Tensor) -> Tensor:
-    """Return the error of each value, or the mean error of its row if this is larger."""
+    """Return the error of each value. If the mean error of the row is larger, return the mean instead."""
     off = (x.double() - right).abs().nan_to_num(0.0, 0.0, 0.0)
     return torch.maximum(off, off.mean(-1, keepdim=True)) if off.dim() and off.numel() else off
 
 
 class Expected:
-    """The exact results of a formula, the allowed errors, and the results of torch's chain of operators.
+    """The exact results of a formula, the allowed errors, and the results of the formula with torch's roundings.
 
-    `noisy` has the results with simulated rounding errors. `float32` has the results of the same formula in float32.
-    The errors of both are allowed.
+    `noisy` has results with simulated rounding errors, and `float32` the results of the formula in float32. The allowed
+    errors are at least as large as the errors of these results.
     """
 
     def __init__(
@@ -131,7 +135,8 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # An error may turn a factor of an infinity into 0. The product is then NaN instead of infinity.
+            # In these elements, the simulated errors lead to another NaN or infinity. For example, an error
+            # may turn a factor of infinity into 0, and the product into NaN.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -143,12 +148,12 @@ class Expected:
             self.spread.append(spread if float32 is None else torch.maximum(spread, errors(float32[at], right)))
 
     def allowed(self, at: int, dtype: torch.dtype) -> Tensor:
-        """Return the largest allowed error of each value of result `at` in `dtype`."""
+        """Return the largest allowed error of each value. `at` is the index of the result, `dtype` its dtype."""
         half = 0.51 * torch.finfo(dtype).eps * self.exact[at].abs()
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` unless every value is right. Return the largest ratio of error to allowed error."""
+        """Raise `Failed` if the error of a value is not allowed. Return the largest ratio of error to allowed error."""
         worst = 0.0
         for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):
             if y.shape != right.shape:
@@ -166,14 +171,19 @@ class Expected:
     def _others(
         self, y: Tensor, at: int, good: Tensor, chain: Tensor | None, allowed: Tensor, check: str, what: str
     ) -> None:
-        """Raise `Failed` unless values beyond the allowed error agree with torch's chain (NaN, infinity, overflow)."""
+        """Raise `Failed` if a value outside of `good` is wrong.
+
+        `good` is true if the error is allowed. A value with a larger error must equal the formula with torch's
+        roundings, which may be NaN or infinite, or have overflowed.
+        """
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
         good = good | (near_limit & (wide.sign() == right.sign()) & (wide.abs() >= info.max * (1 - 2 * info.eps)))
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # If torch's chain itself is not near the exact value (its float32 overflows), compare with the chain.
+        # If the formula in float32, `own`, is itself far from the exact value (it overflows), compare with
+        # `own`.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest
@@ -189,7 +199,7 @@ class Expected:
 
 
 def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence[torch.dtype]) -> Expected:
-    """Return the expected results of the forward, for the dtypes of the results."""
+    """Return the expected results of a call without gradients. `dtypes` are the dtypes of the results."""
 
     def evaluate(m: Exact) -> tuple[Tensor, ...]:
         return operator.evaluate(m, case, {name: m.wide(x) for name, x in case.given().items()})
@@ -199,7 +209,10 @@ def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence
 
 
 def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed: int) -> tuple[float, Expected]:
-    """Check shapes, dtypes and values of the forward, and bits if the operator promises them."""
+    """Check the shapes, dtypes and values of the results of a call. Return the largest error and the expected results.
+
+    For the results in `case.bits`, check also that they have the bits of torch.
+    """
     for at, y in enumerate(got):
         dtype = torch.float32 if not has_gradient(case, at) else case.dtype
         if y.dtype != dtype or (operator.contiguous and not y.is_contiguous()):
@@ -211,7 +224,8 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
     if operator.torch is not None:
         tensors = Space(case.tensors)
         own = operator.torch(tensors, case)
-        # torch's CUDA operators differ from the formula in rows with infinities or NaN.
+        # In rows with infinities or NaN, torch's CUDA operators may differ from the formula, so the two are
+        # not compared.
         finite = all(x.isfinite().all() for x in case.given().values() if x.is_floating_point())
         if own is not None and (finite or got[0].device.type == "cpu"):
             expected.compare(own if isinstance(own, tuple) else (own,), "formula", "torch's operator", 2.0)
@@ -226,7 +240,7 @@ class Space:
 
 
 def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw) -> None:
-    """Check that a second call gives the same bits, and that the operator does not write to its arguments."""
+    """Check that a second call gives the same bits, and that the operator does not overwrite its arguments."""
     before = {name: bits(x).clone() for name, x in case.given().items()}
     same_bits(got, run(operator, case, case.given()), "repeated", "a second call")
     for name, x in case.given().items():
@@ -235,7 +249,7 @@ def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw
 
 
 def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
-    """Check that a row of NaN does not change the bits of any other row."""
+    """Check that NaN in one row of an input does not change the bits of the results of any other row."""
     assert case.row is not None
     name, dims = case.row
     x = case.tensors[name]
@@ -259,7 +273,7 @@ def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
 
 
 def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected: Expected, draw: Draw) -> None:
-    """Check that `out=` receives the results and that no element outside of it is written."""
+    """Check that the results are written to `out`, and that no memory around `out` is overwritten."""
     outs, stores = [], []
     for y in got:
         out = draw.layout(y.dim(), expand=False, last=False)(torch.full_like(y, SENTINEL).contiguous())
@@ -283,7 +297,7 @@ def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected:
 
 
 def incoming(y: Tensor, draw: Draw) -> Tensor:
-    """Return an incoming gradient for a result: dense, expanded, or transposed in memory."""
+    """Return a random incoming gradient for the result `y`: dense, expanded, or transposed in memory."""
     dy = draw.normal(y.shape, y.dtype)
     kind = draw.pick("dense", "dense", "expanded", "one", "transposed")
     if kind == "expanded" and y.dim():
@@ -297,7 +311,10 @@ def incoming(y: Tensor, draw: Draw) -> Tensor:
 
 
 def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw, seed: int) -> float:
-    """Compare gradients of random arguments and results with float64 autograd of the formula."""
+    """Compare the operator's gradients with float64 autograd of the formula.
+
+    A random subset of the arguments requires grad, and a random subset of the results has an incoming gradient.
+    """
     names = [name for name in draw.some(case.differentiable) if case.tensors[name] is not None]
     floating = [at for at, y in enumerate(got) if has_gradient(case, at)]
     chosen = [floating[int(at)] for at in draw.some([str(i) for i in range(len(floating))])]
@@ -360,12 +377,12 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
 
 
 def has_gradient(case: Case, at: int) -> bool:
-    """Return whether result `at` has a gradient. Only `lse`, the second result of some operators, has none."""
+    """Return whether result `at` has a gradient. Only `lse` (log-sum-exp), which is the second result, has none."""
     return not (at == 1 and case.options.get("return_lse"))
 
 
 def check_vmap(operator: Operator, case: Case, draw: Draw) -> None:
-    """Check that `torch.func.vmap` over some of the tensors gives the bits of a loop."""
+    """Check that `torch.func.vmap` gives the same bits as a loop. A random subset of the tensors is batched."""
     names = draw.some([name for name, x in case.given().items() if x.is_floating_point()])
     stacked = {name: torch.stack([case.given()[name], case.given()[name] * 0.5]) for name in names}
     dim = draw.pick(0, -1)

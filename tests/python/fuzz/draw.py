@@ -1,4 +1,4 @@
-"""Random arguments: sizes, dtypes, values and memory layouts. Every choice is recorded as an integer."""
+"""Random arguments: sizes, dtypes, values and memory layouts. Every random choice is recorded as an integer."""
 
 import math
 import random
@@ -10,8 +10,9 @@ from torch import Tensor
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, BF16, F16)
-ELEMENTS = 8_000  # maximum number of elements of a tensor
-# Kinds of rows, and whether the gradients of such rows are compared.
+ELEMENTS = 8_000  # maximum number of elements of a random tensor
+# Kinds of special rows, such as constant rows. The value says whether the gradients of such rows are
+# compared.
 SPECIAL = {
     "ordinary": True,
     "constant": True,
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """A source of choices: random ones from a seed, or a given list. A choice is an integer; 0 is the simplest."""
+    """Makes random choices from a seed, or repeats a list of choices. A choice is an integer; 0 is the simplest one."""
 
     def __init__(self, seed: str, choices: Sequence[int] | None = None, device: str = "cpu") -> None:
         self._random, self._given, self.choices = random.Random(seed), choices, list[int]()
@@ -45,7 +46,7 @@ class Draw:
         return value
 
     def pick(self, *options: T) -> T:
-        """Return one of the options. The first one is the simplest. A repeated option is more frequent."""
+        """Return one of the options. The simplest option is first. An option that is repeated is chosen more often."""
         return options[self.below(len(options))]
 
     def maybe(self, probability: float) -> bool:
@@ -56,13 +57,16 @@ class Draw:
         return self.pick(*DTYPES)
 
     def cols(self, most: int = 5000) -> int:
-        """Return a number of columns from 1 to `most`, mostly small. About a third are multiples of 8."""
+        """Return a number of columns from 1 to `most`. Most numbers are small, and about a third are multiples of 8."""
         bound = min(most, self.pick(8, 8, 32, 32, 130, 130, 600, 2100, 5000))
         count = 1 + self.below(bound)
         return math.ceil(count / 8) * 8 if bound >= 8 and self.maybe(0.35) and count + 7 <= most else count
 
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
-        """Return `rank` leading dimensions, or zero to five. The tensor has at most `ELEMENTS` elements."""
+        """Return the sizes of the dimensions before the last one, whose size is `cols`.
+
+        `rank` is their number, by default a random number from 0 to 5. The tensor has at most `ELEMENTS` elements.
+        """
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)
         for _ in range(rank):
@@ -74,7 +78,7 @@ class Draw:
         return sizes
 
     def shape(self, most: int = 5000) -> tuple[int, ...]:
-        """Return a shape of rank 1 to 6. The last dimension is at least 1."""
+        """Return a shape with 1 to 6 dimensions. The size of the last dimension is at least 1."""
         cols = self.cols(most)
         return (*self.lead(cols), cols)
 
@@ -86,7 +90,10 @@ class Draw:
         return values.clamp(-limit, limit).to(dtype).to(self.device)
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, *, largest: float = 3e38) -> Tensor:
-        """Return values of a random scale. In a third of the cases some rows are of the kind `self.special`."""
+        """Return random rows. In a third of the cases, some rows are special, for example constant or with NaN.
+
+        `self.special` is set to the kind of these rows.
+        """
         x = self.normal(shape, dtype, self.pick(1.0, 1.0, 0.05, 8.0, 1e-3))
         names = list(SPECIAL)
         kind = self.pick(*["ordinary"] * 14, *names[1:])
@@ -117,9 +124,10 @@ class Draw:
         return flat.reshape(x.shape)
 
     def layout(self, rank: int, *, expand: bool = True, last: bool = True) -> Layout:
-        """Return a function that lays a tensor of this rank out in memory.
+        """Return a function that copies a tensor of this rank into a random memory layout.
 
-        With `last`, 1 % of the layouts have gaps between elements of the last dimension. Operators reject them.
+        If `last` is true, 1 % of the layouts have gaps between the elements of a row. Operators must reject these
+        layouts.
         """
         steps: list[Layout] = []
         kinds = ["dense", "dense", "dense", "offset", "gaps"]
@@ -157,7 +165,7 @@ class Draw:
         return lay
 
     def vector(self, cols: int, dtype: torch.dtype, scale: float = 0.5, mean: float = 0.0) -> Tensor:
-        """Return a contiguous vector `[cols]`. In 20 % of the cases its address is shifted by 1 to 7 elements."""
+        """Return a contiguous vector `[cols]`. In 20 % of the cases, it starts 1 to 7 elements into its storage."""
         values = self.normal((cols,), dtype, scale, mean)
         return _shifted(values, 1 + self.below(7)) if self.maybe(0.2) else values
 
@@ -175,7 +183,7 @@ class Draw:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return a dense copy that starts `by` elements after the start of its storage."""
+    """Return a dense copy that starts `by` elements after the start of its storage, so that it may be unaligned."""
     store = torch.full((x.numel() + by + 3,), 55.0, dtype=x.dtype, device=x.device)
     view = store[by : by + x.numel()].view(x.shape)
     view.copy_(x)
@@ -183,7 +191,7 @@ def _shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _within(x: Tensor, dim: int, before: int, after: int, step: int = 1) -> Tensor:
-    """Return a copy that is a slice of a tensor with more elements in dimension `dim`."""
+    """Return a copy of `x` that is a slice of a tensor with more elements in dimension `dim`."""
     sizes = list(x.shape)
     sizes[dim] = before + sizes[dim] * step + after
     store = torch.full(sizes, 55.0, dtype=x.dtype, device=x.device)
@@ -195,6 +203,6 @@ def _within(x: Tensor, dim: int, before: int, after: int, step: int = 1) -> Tens
 
 
 def _permuted(x: Tensor, order: Sequence[int]) -> Tensor:
-    """Return a copy with the same shape and another order of dimensions in memory."""
+    """Return a copy of `x` with the same shape, but with another order of dimensions in memory."""
     back = [list(order).index(dim) for dim in range(x.dim())]
     return x.permute(*order).contiguous().permute(*back)

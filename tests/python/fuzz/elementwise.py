@@ -14,16 +14,17 @@ from .draw import Draw
 from .norms import rows_of, silu
 from .precision import Exact
 
-# An activation. Its arguments: arithmetic, values, dtype to which steps round, whether the mode is "fast".
+# Type of a function that computes an activation. Its arguments: the arithmetic, the input, the dtype to which
+# each step is rounded, and whether the mode is "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# `Case.floor` of activations. If 1 + e^-x exceeds 2^126, the gradient is 0: `rcp.approx.ftz` returns no
-# subnormal number.
+# `Case.floor` of activations: it scales the permitted absolute error of gradients. If 1 + e^-x exceeds 2^126,
+# the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Return GELU. Its error is relative to `v`, because the error function may be near -1."""
+    """Return GELU. Its error is relative to `v`, because `1 + erf(...)` cancels if erf is near -1."""
     return m.f32(F.gelu(v), 2.0, v.abs())
 
 
@@ -32,7 +33,7 @@ def gelu_tanh(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 
 def _halved(m: Exact, v: Tensor, inner: Tensor, lo: torch.dtype) -> Tensor:
-    """Return `0.5 * v * (1 + tanh(inner))`, rounded to `lo` after each step."""
+    """Return `0.5 * v * (1 + tanh(inner))`, rounded to the dtype `lo` after each step."""
     tanh = m.round(m.f32(torch.tanh(inner), 2.0), lo)
     return m.f32(m.round(0.5 * v, lo) * m.round(1.0 + tanh, lo), 2.0, v.abs())
 
@@ -50,7 +51,7 @@ def gelu_fast(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 def gelu_quick(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
     inner = m.round(m.f32(1.702 * v), lo)
-    # In mode "fast", the relative error of the exponential grows to 90 units below -20, as in silu.
+    # In mode "fast", the exponential of inputs below -20 has a relative error of up to 90 units (of 2^-23).
     units = torch.where(inner.detach() < -20, 90.0 if fast else 4.0, 4.0)
     units = torch.where(inner.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(v * m.round(m.f32(torch.sigmoid(inner), units), lo))
@@ -68,7 +69,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
 }
-# By operator: the activation (None: fatrelu), and whether it is applied to the first half of the columns.
+# For each gated activation: the activation (None: fatrelu), and whether it is applied to the first half of
+# the columns or to the second half.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -100,7 +102,8 @@ def draw_activation(g: Draw) -> Case:
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
     """Return the names of the arguments whose gradients are compared.
 
-    The gradient of a bias is torch's sum of rounded gradients. In float16 these overflow for large values.
+    The gradient of a bias is left out if float16 inputs are large. It is a sum of rounded gradients, which may
+    overflow.
     """
     x = tensors["x"]
     assert x is not None
@@ -109,7 +112,7 @@ def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
 
 
 def biased(m: Exact, x: Tensor, bias: Tensor | None, lo: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Return `x + bias`. The gradient of the bias is a sum of rounded gradients."""
+    """Return `x + bias`. The gradient of the bias is a sum over rows, whose terms are rounded to `dtype`."""
     x = m.edge(x)
     return x if bias is None else m.kept(x + m.back(bias + torch.zeros_like(x), dtype), lo)
 
@@ -156,7 +159,8 @@ def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
     a, b = (a, b) if first_half else (b, a)
     if function is None:
-        # oxiwarp rounds the threshold to the dtype of x. torch's CPU kernel does not.
+        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. The formula rounds
+        # it, too.
         threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
         y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
     else:

@@ -1,4 +1,4 @@
-"""Runs the checks of a case, minimises a failing case, and describes it."""
+"""Runs the checks of a random case (one call of an operator), simplifies a failing case, and describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def run_case(operator: Operator, key: str, choices: Sequence[int] | None = None, device: str = "cpu") -> Outcome:
-    """Run all checks of the case that is drawn from `key`, or from a list of choices."""
+    """Make a case from the seed `key`, or from recorded choices, and run all checks of this case."""
     draw = Draw(key, choices, device)
     outcome = Outcome(None, draw.choices)
     threads = torch.get_num_threads()
@@ -75,7 +75,7 @@ def key_of(operator: str, seed: int, number: int) -> str:
 
 
 def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu") -> Outcome:
-    """Return a simpler case that fails the same check. The search lowers the choices one by one."""
+    """Return a simpler case that fails the same check. Its random choices (integers) are lowered one by one."""
     best, attempts = failed, 0
     assert failed.failure is not None
     improved = True
@@ -119,7 +119,7 @@ def describe(operator: str, seed: int, number: int, outcome: Outcome, device: st
 
 
 def text(value: Any) -> str:
-    """Describe an argument: dtype, shape, strides and offset of a tensor, and the values of a small tensor."""
+    """Return a text that describes an argument. For a tensor: dtype, shape, strides, offset, and few values."""
     if isinstance(value, (tuple, list)) and any(isinstance(x, Tensor) for x in value):
         return "(" + ", ".join(map(text, value)) + ")"
     if not isinstance(value, Tensor):
@@ -153,7 +153,7 @@ class Tally:
 
 
 def run_number(name: str, seed: int, number: int, device: str = "cpu", smaller: bool = True) -> tuple[Outcome, str]:
-    """Run case `number` of an operator. Return its outcome, and its description if it fails."""
+    """Run case `number` of an operator. Return its outcome and, if the case fails, a description."""
     operator, key = OPERATORS[name], key_of(name, seed, number)
     outcome = run_case(operator, key, None, device)
     if outcome.failure is None:

@@ -1,4 +1,4 @@
-"""Cases and formulas of modulated norms and gated residuals, as diffusion transformers use them."""
+"""Random calls and formulas of modulated norms and gated residuals, as diffusion transformers use them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,10 @@ from .precision import Exact
 
 
 def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
-    """Return a scale, shift or gate: one vector, one per batch or per token, a slice, or any shape that broadcasts."""
+    """Return a random scale, shift or gate that broadcasts to `shape`.
+
+    It is one vector, one vector per batch or per token, a slice of a larger tensor, or has any shape that broadcasts.
+    """
     cols, lead = shape[-1], list(shape[:-1])
     dtype = g.pick(dtype, dtype, F32)
     form = g.pick("vector", "batch", "batch", "token", "slice", "any")
@@ -31,15 +34,15 @@ def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float 
 
 
 def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
-    """Return a second tensor of the shape of `x`, in 70 % of the cases with the layout `lay`."""
+    """Return a random tensor with the shape of `x`. In 70 % of the cases, it also has the memory layout `lay`."""
     values = g.normal(x.shape, x.dtype, g.pick(1.0, 1.0, 5.0))
     return (lay if g.maybe(0.7) else g.layout(x.dim()))(values)
 
 
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
-    """Return the sum of a modulation and its table, and the dtype that torch's `table + value` has.
+    """Return `value + table` of a scale, shift or gate, and the dtype of this sum in torch.
 
-    In both modes a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
+    In both modes, a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
@@ -49,13 +52,14 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients ignore the roundings of the forward, except for the gate: the saved sum has the rounded gate.
+    # Gradients ignore the rounding of `value + table`, except for a gate: its rounded sum is saved for the
+    # backward.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
 
 def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) -> Tensor:
-    """Return the norm of `x`, rounded to `lo` at the steps at which torch's modules round."""
+    """Return the norm of `x`. After each step, it is rounded to the dtype `lo`, as in torch's modules."""
     eps = c.options["eps"]
     if c.options.get("norm", "layer_norm") == "layer_norm":
         return m.round(layer(m, x, t.weight, t.bias, eps), lo)
@@ -65,13 +69,13 @@ def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) ->
 
 
 def modulate(m: Exact, n: Tensor, scale: Tensor, shift: Tensor | None, lo: torch.dtype) -> Tensor:
-    """Return `n * (1 + scale) + shift`, rounded to `lo` after each step."""
+    """Return `n * (1 + scale) + shift`, rounded to the dtype `lo` after each step."""
     y = m.round(m.f32(n * m.round(m.f32(1 + scale), lo)), lo)
     return y if shift is None else m.round(m.f32(m.edge(y) + m.edge(shift)), lo)
 
 
 def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str, str]]) -> list[Tensor]:
-    """Return the norm of `x` modulated by each pair of names (scale, shift)."""
+    """Return the norm of `x`, modulated by each (scale, shift) in `pairs`, which are names of arguments."""
     exact = c.options.get("mode", "fast") == "exact"
     found = []
     for scale_name, shift_name in pairs:
@@ -80,7 +84,7 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # In the backward, the product of the gradient with a scale that differs by row is rounded
+        # If a scale differs by row, the backward rounds the product of the gradient and the scale
         # (docs/guide/training.md).
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
@@ -145,7 +149,7 @@ def draw_gated_residual(g: Draw) -> Case:
 
 
 def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return `x + gate * y`. In mode "exact" it is rounded as torch's operators round."""
+    """Return `x + gate * y`. In mode "exact", it is rounded after each step, as torch's operators do."""
     exact = c.options["mode"] == "exact"
     gate, dtype = summed(m, c, t, "gate")
     if gate is None:
@@ -175,13 +179,13 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
 
 
 def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
-    # The norm reads the rounded sum. The gradient of the sum is rounded once.
+    # The kernel reads the sum `x + gate * y` after it is rounded. The gradient of this sum is rounded once.
     total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
     return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
 
 
 def per_batch(value: Tensor, x: Tensor) -> Tensor:
-    """Return Mochi's operand `[B, N]` as `[B, 1, N]`, so that it broadcasts to `x` of shape `[B, S, N]`."""
+    """Return a gate or scale `[B, N]` of Mochi as `[B, 1, N]`, so that it broadcasts to `x` of shape `[B, S, N]`."""
     return value.unsqueeze(1) if value.dim() == 2 and x.dim() == 3 else value
 
 
@@ -213,7 +217,10 @@ def draw_residual(g: Draw) -> Case:
 
 
 def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return `x + rms_norm(x_res) * tanh(gate)`. torch's operators compute its gradients and round after each step."""
+    """Return `x + rms_norm(x_res) * tanh(gate)`.
+
+    Its gradients are computed by torch operators, which round after each step.
+    """
     gate, dtype = per_batch(t.gate, t.x), c.of("gate")
     tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)
     tanh = tanh + m.slope(gate, 2 * torch.finfo(dtype).eps)

@@ -1,4 +1,7 @@
-"""Cases and formulas of norms and softmax: `rms_norm`, `layer_norm`, `softmax`, `add_rms_norm`, `rms_norm_gated`."""
+"""Random calls and formulas of norms and softmax.
+
+The operators are `rms_norm`, `add_rms_norm`, `rms_norm_gated`, `layer_norm` and `softmax`.
+"""
 
 from types import SimpleNamespace
 
@@ -10,7 +13,7 @@ from .case import Case, register
 from .draw import Draw
 from .precision import UNIT, Exact
 
-LARGEST = 1e18  # largest value in a LayerNorm's row, so that the variance does not overflow float32
+LARGEST = 1e18  # largest LayerNorm input; the variance of larger values overflows float32
 
 
 def rms(m: Exact, x: Tensor, eps: float) -> Tensor:
@@ -20,7 +23,7 @@ def rms(m: Exact, x: Tensor, eps: float) -> Tensor:
 
 
 def layer(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Return `(x - mean) / sqrt(variance + eps) * weight + bias` in float32."""
+    """Return LayerNorm: `(x - mean) / sqrt(variance + eps) * weight + bias`, computed in float32."""
     mean = m.edge(x).mean(-1, keepdim=True)
     mean = m.f32(mean, 4.0, x.detach().abs().mean(-1, keepdim=True))
     centred = m.f32(m.edge(x) - m.edge(mean))
@@ -39,7 +42,7 @@ def draw_rms_norm(g: Draw) -> Case:
 
 
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the entry `Case.row` for a tensor whose rows run along the last dimension."""
+    """Return the value of `Case.row` for a tensor of this shape: its name, and all dimensions except the last one."""
     return name, tuple(range(len(shape) - 1))
 
 
@@ -106,7 +109,7 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 
 
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
-    """Return SiLU. In mode "fast" the error grows to 90 units below -20, and the result is 0 below -87.3."""
+    """Return SiLU. In mode "fast", the error is up to 90 units for inputs below -20. Below -87.3 the result is 0."""
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(F.silu(v), units)
@@ -122,7 +125,8 @@ def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     h = rms(m, x, o["eps"])
     if o["rounding"] == "before_weight":
         h = m.round(h, dtype)
-        # transformers' classes multiply in the dtype of the weight and round to it.
+        # In transformers' classes, the product with the weight has the dtype of the weight, and is rounded to
+        # it.
         h = h if t.weight is None else m.round(m.f32(t.weight * h), c.of("weight"))
     elif t.weight is not None:
         h = m.f32(t.weight * h)
@@ -153,7 +157,7 @@ def draw_softmax(g: Draw) -> Case:
 
 
 def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return softmax or its logarithm. The gradient uses the rounded result, as documented."""
+    """Return softmax or its logarithm. As documented, the gradient is computed from the rounded result."""
     d = m.f32(t.x - t.x.detach().amax(-1, keepdim=True))
     if c.options["log"]:
         y = m.f32(d - m.f32(torch.log(m.f32(torch.exp(d), 4.0).sum(-1, keepdim=True)), 4.0))
@@ -171,7 +175,7 @@ def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
 
 def torch_softmax(t: SimpleNamespace, c: Case) -> Tensor | None:
     if c.options["log"] and t.x.dtype != torch.float32:
-        return None  # on the CPU torch rounds the logarithm of the sum to 16 bits
+        return None  # on the CPU, torch rounds log(sum(exp(x))) to 16 bits, but oxiwarp does not
     return (torch.log_softmax if c.options["log"] else torch.softmax)(t.x, -1)
 
 

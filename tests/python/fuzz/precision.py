@@ -1,18 +1,18 @@
-"""The arithmetics in which a formula is evaluated.
+"""The arithmetics in which the fuzzer evaluates the formula of an operator.
 
-Each formula is written once, for an arithmetic `m`, and marks its roundings. `m.round` marks a documented rounding to a
-dtype, `m.f32` a result in float32, and `m.back` a rounding of a gradient.
+Each formula is written once. It takes an arithmetic `m`, and calls a method of `m` for each rounding. `m.round` is for
+a documented rounding to a dtype, `m.f32` for a float32 result, and `m.back` for a rounding of a gradient.
 
 - `Exact`: float64. Nothing is rounded.
-- `Noisy`: float64 with a random relative error at every mark. The error is between half of the largest rounding error
-  and all of it. Several runs show how far a correct result may be from the exact one.
-- `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch's chain of operators.
+- `Noisy`: float64. Each of these calls adds a random relative error, between half of the largest rounding error and all
+  of it. Several runs show how far a correct result may be from the exact one.
+- `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch operators.
 """
 
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-23  # relative error of a float32 result after two roundings
+UNIT = 2.0**-23  # largest relative error of a float32 result with two roundings
 # Absolute rounding error of small values. A float32 result below the smallest normal number may be 0.
 LEAST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-25}
 
@@ -28,35 +28,38 @@ class Exact:
         return x.double()
 
     def round(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Mark a result that is rounded to `dtype`. Gradients ignore this rounding."""
+        """Mark a result that the operator rounds to `dtype`. Gradients ignore this rounding."""
         return x
 
     def f32(self, x: Tensor, units: float | Tensor = 1.0, of: Tensor | None = None) -> Tensor:
-        """Mark a result of float32 arithmetic. Its error is `units` times `UNIT`, relative to `x` or to `of`."""
+        """Mark a float32 result. Its error is at most `units` times `UNIT`, relative to `x` or, if given, to `of`."""
         return x
 
     def back(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Mark a value that the backward rounds to `dtype`: the gradient of `x`, or `x` itself."""
+        """Mark a value that the backward pass rounds to `dtype`. It rounds either `x` itself or the gradient of `x`."""
         return x
 
     def edge(self, x: Tensor, size: float | Tensor = UNIT) -> Tensor:
-        """Mark one use of a value. The gradient from this use has a float32 error, which other uses cannot cancel."""
+        """Mark one use of `x`. The gradient of each use has a separate float32 error, so these errors do not cancel."""
         return x
 
     def slope(self, x: Tensor, amount: float) -> Tensor:
-        """Return a zero whose derivative with respect to `x` is a simulated error of up to `amount`."""
+        """Return zero. With simulated errors, its derivative with respect to `x` is a random error up to `amount`."""
         return torch.zeros_like(x)
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Round a sum or product to `dtype`: it has torch's bits on every device. Its gradient is not rounded."""
+        """Round a sum or product to `dtype`, without a simulated error, because the operator has torch's bits for it.
+
+        The gradient is not rounded.
+        """
         rounded = x.detach().float().to(dtype).to(x.dtype)
         return x + (rounded - x.detach()) if x.requires_grad else rounded
 
 
 class Noisy(Exact):
-    """Float64 with random errors of the size of rounding errors.
+    """Float64 with simulated rounding errors, which are random.
 
-    With `common`, one step has the same relative error in all elements.
+    If `common` is true, all elements of a tensor get the same relative error.
     """
 
     def __init__(self, seed: int, gradient: bool = False, common: bool = False) -> None:
@@ -68,7 +71,7 @@ class Noisy(Exact):
         return (noise + 0.5 * noise.sign()).to(x.device) * size  # the magnitude is between size / 2 and size
 
     def _changed(self, x: Tensor, size: float | Tensor) -> Tensor:
-        """Return `x` with a relative error. For gradients, the derivative has an independent error."""
+        """Return `x` with a random relative error. For gradients, the derivative gets another random error."""
         if not self.gradient:
             return x * (1 + self._noise(x, size))
         return self.edge(x + _finite(x.detach()) * self._noise(x, size), size)

@@ -1,6 +1,7 @@
-"""Cases and formulas of `rope`, `rope_1d`, `rope_3d` and `qk_norm_rope`.
+"""Random calls and formulas of `rope`, `rope_1d`, `rope_3d` and `qk_norm_rope`.
 
-A formula works on `[B, S, heads, D]`. `split` brings an argument into this shape, and `join` brings a result back.
+A formula works on tensors `[B, S, heads, D]`. `split` converts an argument to this shape, and `join` converts a result
+to the shape of the argument.
 """
 
 import math
@@ -34,7 +35,7 @@ def sizes_of(g: Draw, even: bool = True, most_dim: int = 160) -> Sizes:
 
 
 def arranged(g: Draw, dtype: torch.dtype, n: Sizes, heads: int, form: str, dense_heads: bool, special: bool) -> Tensor:
-    """Return queries or keys in the shape that `form` names, with random strides."""
+    """Return random queries or keys. `form` selects their shape, for example "flat" for `[B, S, heads * D]`."""
     flat = form in ("flat", "one")
     shape = (n.batches, n.tokens, heads * n.dim) if flat else (n.batches, n.tokens, heads, n.dim)
     values = g.rows(shape, dtype, largest=LARGEST) if special else g.normal(shape, dtype)
@@ -80,9 +81,9 @@ def join(y: Tensor, like: Tensor, c: Case) -> Tensor:
 
 
 def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
-    """Return whether the heads of a token are not adjacent in memory, in an argument or a result.
+    """Return whether the heads of a token have gaps between them in memory, in an argument or a result.
 
-    Results are contiguous unless `outs` has them.
+    If `outs` is empty, the call allocates its results, which are contiguous.
     """
     apart = []
     for x in (c.tensors["q"], c.tensors["k"], *outs):
@@ -94,9 +95,9 @@ def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
 
 
 def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int, lo: torch.dtype) -> Tensor:
-    """Rotate the first `columns` columns of the tokens from `offset` on.
+    """Rotate the first `columns` columns of the tokens that `cos` and `sin` cover, starting with token `offset`.
 
-    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`.
+    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`. All other values stay unchanged.
     """
     offset, tokens = c.options.get("offset") or 0, cos.shape[1]
     before, rest = x[:, :offset], x[:, offset + tokens :]
@@ -117,7 +118,10 @@ def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int
 
 
 def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
-    """Return real or complex tables of a random shape, and the options that belong to them."""
+    """Return random options for a rotation: cos and sin tables, and for example `rotary_dim` and `offset`.
+
+    The tables may be real or complex, and have two to four dimensions.
+    """
     q, n = d.tensors["q"], d.sizes
     assert q is not None
     columns = 2 * (1 + g.below(n.dim // 2)) if n.dim >= 2 and g.maybe(0.3) else n.dim - n.dim % 2
@@ -152,7 +156,10 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
 
 
 def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtype]:
-    """Return cosines and sines `[B or 1, S, heads or 1, pairs]`, the number of rotated columns, and the dtype."""
+    """Return the tables of a case as cosines and sines of shape `[B or 1, S, heads or 1, pairs]`.
+
+    Return also the number of rotated columns, and the dtype of the tables.
+    """
     o = c.options
     columns, cos, sin = o.get("rotary_dim") or dim, o["cos"], o.get("sin")
     dtype = F32 if cos.is_complex() else cos.dtype
@@ -170,7 +177,10 @@ def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtyp
 
 
 def row_of(d: Drawn, across: bool = False) -> tuple[str, tuple[int, ...]]:
-    """Return the entry `Case.row`: a row is one head of a token, or a whole token if its heads depend on each other."""
+    """Return the value of `Case.row`: the tensor name, and the dimensions that index its rows.
+
+    A row is one head of a token. If a norm combines all heads of a token, a row is the whole token.
+    """
     if d.form in ("flat", "one"):
         return "q", (0, 1)
     if across:
@@ -211,7 +221,8 @@ def draw_rope_1d(g: Draw) -> Case:
     if g.maybe(0.5):
         generator = torch.Generator("cpu").manual_seed(g.below(2**31))
         shape = (n.batches, n.tokens) if g.maybe(0.5) else (n.tokens,)
-        # The documented error bound, 2^-23, holds for angles up to 10^6. Frequencies are at most 1.
+        # Positions are at most 10^6, because the documented error bound, 2^-23, holds for angles up to 10^6.
+        # A position is multiplied by frequencies of at most 1.
         positions = torch.randint(0, g.pick(10, 1000, 100_000, 1_000_000), shape, generator=generator)
         dtype = g.pick(torch.int64, torch.int32, F32)
         positions = positions.to(dtype) - (0.25 if dtype == F32 else 0)
@@ -222,7 +233,7 @@ def draw_rope_1d(g: Draw) -> Case:
 
 
 def rope_1d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by positions. Frequencies and angles are float32. Sines and cosines have an error of 2^-23."""
+    """Rotate by positions. Frequencies and angles are float32, and sines and cosines have an error of 2^-23."""
     o, made = c.options, []
     for x in (t.q, t.k):
         if x is None:
@@ -270,7 +281,7 @@ def draw_rope_3d(g: Draw) -> Case:
 
 
 def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
-    """Return the float64 angles `[S, D / 2]` of the tokens of a grid."""
+    """Return the angles of all tokens of a grid (frames, height, width), in float64 and of shape `[S, D / 2]`."""
     rows = 2 * (dim // 6)
     splits, parts = c.options.get("splits") or (dim - 2 * rows, rows, rows), []
     places = torch.cartesian_prod(*[torch.arange(size, device=device) for size in c.options["grid"]]).view(-1, 3)
@@ -281,7 +292,7 @@ def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
 
 
 def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
-    """Return the float32 angles of LTX-Video, and the number of leading columns that are not rotated."""
+    """Return the float32 angles of LTX-Video, and how many leading columns of a token are not rotated."""
     theta, coordinates = c.options["theta"], c.options["coordinates"].float()
     steps = torch.linspace(math.log(1.0, theta), math.log(theta, theta), dim // 6, device=coordinates.device)
     angles = (theta**steps * math.pi / 2.0) * (coordinates.unsqueeze(-1) * 2 - 1)
@@ -289,7 +300,7 @@ def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
 
 
 def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by the positions of a grid or by coordinates. Tables are float32 in both modes."""
+    """Rotate by the positions of a grid, or by coordinates. The cos and sin tables are float32 in both modes."""
     made = []
     for x in (t.q, t.k):
         if x is None:
@@ -302,7 +313,7 @@ def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
         else:
             angles = grid_angles(c, dim, x.device)
         angles = angles if angles.dim() == 3 else angles.unsqueeze(0)
-        # The cosines and sines of float32 angles have an error of one `UNIT`.
+        # The cosines and sines of float32 angles have a relative error of one `UNIT` (2^-23).
         cos, sin = (m.f32(m.wide(f(angles)), 1.0) for f in (torch.cos, torch.sin))
         made.append(join(rotated(m, parts, cos.unsqueeze(2), sin.unsqueeze(2), c, dim, F32), x, c))
     return made
@@ -339,7 +350,7 @@ def draw_qk(g: Draw) -> Case:
 
 
 def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: Any, c: Case) -> Tensor:
-    """Return the norm over the last dimension. In mode "exact" it is rounded as the module of the model rounds."""
+    """Return the norm over the last dimension. In mode "exact", it is rounded as in the model's module."""
     norm, eps, exact = c.options["norm"], c.options["eps"], c.options["mode"] == "exact"
     if norm is None:
         return x

@@ -40,7 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # fatrelu rounds its threshold to the dtype of x. The float64 reference does not.
+        # The float64 reference does not round the threshold of fatrelu to the dtype of x, so the results
+        # could differ.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
@@ -140,7 +141,7 @@ def test_strided(cols, dtype, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [40, 129, 2560])
 def test_batch_invariant(cols, dtype, device):
-    """The result of a row has the same bits for any number of rows and any row index."""
+    """A row's result has the same bits for any number of rows in the tensor and for any row index."""
     x, bias = random((1037, 2 * cols), dtype, device), random((2 * cols,), dtype, device, seed=1)
     for f in (lambda x: oxiwarp.geglu(x), lambda x: oxiwarp.geglu(x, bias=bias), lambda x: oxiwarp.gelu(x, bias)):
         y = f(x)
@@ -165,9 +166,9 @@ def test_large(rows, cols, cuda):
 
 
 def test_fast_silu_of_the_smallest_exponentials(device):
-    """In mode "fast", SiLU of an input with 1 + e^-x > 2^126 is small but not 0.
+    """In mode "fast", `silu(x)` with 1 + e^-x > 2^126 is a small number, not 0.
 
-    The product with an infinite factor is therefore infinite, as in torch, and not NaN.
+    Therefore `silu_and_mul(x, inf)` is infinite, as in torch. With a `silu(x)` of 0, it would be NaN.
     """
     x = torch.tensor([-86.0, -87.0, -87.5, -88.0, -88.5], device=device)
     expected = x.double() / (1 + torch.exp(-x.double()))

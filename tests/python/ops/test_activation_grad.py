@@ -22,9 +22,10 @@ def gradients(f, inputs, dy):
 
 
 def check_gradients(ours, right, cols, what):
-    """Check `ours` against the float64 gradients `right`.
+    """Check the gradients `ours` of oxiwarp against the float64 gradients `right`.
 
-    Elementwise gradients are rounded once. A bias gradient (one dimension) sums rounded values and may be further off.
+    Elementwise gradients are rounded once. A bias gradient (one dimension) is a sum of rounded values, so its bound has
+    an extra `slack` of one eps.
     """
     for gradient, double in zip(ours, right, strict=True):
         assert gradient.dtype == ours[0].dtype and gradient.shape == double.shape
@@ -41,7 +42,8 @@ def test_gradients(cols, name, dtype, device):
         random(shape, dtype, device, seed) for seed, shape in enumerate([(4, 3, cols), (cols,), (4, 3, cols)])
     )
     check_gradients(gradients(f, [x, None], dy), gradients(eager, [x.double()], dy.double()), cols, name)
-    # Mode "fast" adds the bias in float32. Mode "exact" would round the sum, which the reference does not.
+    # Mode "fast" adds the bias in float32. Mode "exact" would round `x + bias` to the dtype of x, but the
+    # float64 reference does not round this sum.
     ours = gradients(lambda x, bias: f(x, bias, mode="fast"), [x, bias], dy)
     right = gradients(lambda x, bias: eager(x + bias), [x.double(), bias.double()], dy.double())
     check_gradients(ours, right, cols, f"{name} with a bias")
@@ -53,7 +55,8 @@ def test_gradients(cols, name, dtype, device):
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
     """In each mode, a call that records a gradient gives the same bits as a call that does not.
 
-    For `gelu_quick` in 16 bits, the two modes differ, because mode "fast" rounds only once.
+    The test also checks that the modes "exact" and "fast" of `gelu_quick` differ in 16 bits. They differ because mode
+    "fast" rounds only once.
     """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)

@@ -13,7 +13,8 @@ import oxiwarp
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
-# Keyword arguments of `make`: which optional operands exist, and whether all operands are float32 (`single`).
+# Keyword arguments of the function `make`. They select the optional operands; `single` makes every operand
+# except x float32.
 VARIANTS = [
     dict(),
     dict(shift=False),
@@ -42,7 +43,10 @@ def make(form, shape, dtype, device, shift=True, table=False, parameters=False, 
 
 
 def terms(x, norm, operands):
-    """Return the sum of the magnitudes of the formula's terms, to which the float32 error is relative."""
+    """Return the sum of the absolute values of the terms in the formula of `ada_norm`.
+
+    The error bound of mode "fast" is relative to this sum.
+    """
     double = x.double()
     mean = double.mean(-1, keepdim=True).abs() if norm == "layer_norm" else 0.0
     spread = double.std(-1, correction=0, keepdim=True) if norm == "layer_norm" else 1.0
@@ -53,10 +57,11 @@ def terms(x, norm, operands):
 
 
 def check(x, norm, operands, what, *, bits):
-    """Check both modes of `ada_norm`, and return the result of mode "exact".
+    """Check both modes of `ada_norm`, "exact" and "fast", and return the result of mode "exact".
 
-    Mode "exact" rounds as torch's operators do, mode "fast" once. If `x` has 16 bits and `scale` is float32, the modes
-    are equal. `bits`: on a GPU, mode "exact" must have torch's bits.
+    Mode "exact" rounds after each step, as torch's operators do, and mode "fast" rounds once. If `x` has 16 bits and
+    `scale` is float32, both modes give the same bits. If `bits` is true, mode "exact" must equal torch bit for bit on a
+    GPU.
     """
     y, fast = (oxiwarp.ada_norm(x, **operands, norm=norm, mode=mode) for mode in ("exact", "fast"))
     right = ada_norm(x.double(), **doubles(operands), norm=norm)
@@ -78,7 +83,10 @@ def check(x, norm, operands, what, *, bits):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """At the hidden sizes of models, the variants of Flux, LTX, CogVideoX and Wan equal torch bit for bit on a GPU."""
+    """On a GPU, `ada_norm` equals torch bit for bit, with the operands and hidden sizes of models.
+
+    The models are Flux, LTX, CogVideoX and Wan.
+    """
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     x = random(shape, dtype, device) + 0.5
     for variant in VARIANTS:
@@ -99,7 +107,7 @@ def test_forms(cols, form, norm, dtype, device):
 
 @DTYPE
 def test_modes_differ(dtype, device):
-    """The modes differ in 16 bits, because mode "exact" rounds after every operator. In float32 they are equal."""
+    """Mode "exact" rounds after each step and mode "fast" once, so the modes differ in 16 bits but not in float32."""
     shape = (2, 16, 640)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     exact, fast = (oxiwarp.ada_norm(x, **operands, mode=mode) for mode in ("exact", "fast"))
@@ -167,7 +175,7 @@ def test_ranks_and_no_rows(shape, device):
 @DTYPE
 @NORM
 def test_extremes(norm, dtype, device):
-    """NaN and infinities are in the same elements as in torch's result."""
+    """`ada_norm` gives NaN and infinities in the same elements as torch."""
     shape = (1, 5, 72)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     x[0, 0, 3], x[0, 1, 5], x[0, 2, 7] = float("nan"), float("inf"), -float("inf")
@@ -194,7 +202,10 @@ def test_pair_is_two(cols, norm, dtype, device):
 
 
 def module_of_diffusers(name, *arguments, device, **options):
-    """Return a diffusers norm without its projection and SiLU: the caller passes the projected embedding."""
+    """Return a module of the diffusers norm class `name`, with identities as its projection and its SiLU.
+
+    The caller therefore passes the projected embedding.
+    """
     modules = pytest.importorskip("diffusers.models.normalization")
     with device:
         module = getattr(modules, name)(*arguments, **options)
@@ -207,7 +218,7 @@ def module_of_diffusers(name, *arguments, device, **options):
 def test_modules_of_diffusers(cols, dtype, device):
     """`ada_norm` equals AdaLayerNormZero (Flux), and `ada_norm_pair` equals SD35AdaLayerNormZeroX.
 
-    Scale and shift are slices of one projection's output.
+    As in diffusers, scale and shift are slices of one tensor, the output of a projection.
     """
     x = random((2, 16, cols), dtype, device) + 0.5
     emb = random((2, 9 * cols), dtype, device, 1, 0.3)

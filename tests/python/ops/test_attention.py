@@ -23,11 +23,11 @@ def heads(sizes, dtype, device, seed=0):
 
 
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
-    """Compute torch's attention of `[B, S, H, D]` tensors, in `dtype` if it is given.
+    """Compute `F.scaled_dot_product_attention` of `[B, S, H, D]` tensors, in `dtype` if it is given.
 
-    The inputs are copied to contiguous tensors, because torch 2.11 on an H200 has two faults. FlashAttention-2 fails on
-    unaligned rows. cuDNN, which is disabled here, fails on masks that are broadcast along the keys, and reads float32
-    masks as 16-bit values.
+    This function avoids faults of torch 2.11 on an H200. FlashAttention-2 fails on unaligned rows, so the inputs are
+    copied to contiguous tensors. cuDNN fails on masks that are broadcast along the keys, and reads float32 masks as
+    16-bit values, so it is disabled.
     """
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
     if mask is not None:
@@ -38,9 +38,10 @@ def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
 
 
 def check(q, k, v, *, seen=None, **options):
-    """Check that the error of `oxiwarp.attention` is at most twice torch's, and return the result.
+    """Check that the error of `oxiwarp.attention` is at most twice the error of torch, and return the result.
 
-    `seen`: boolean mask that is equivalent to the options `causal` and `window`.
+    `seen` is a boolean mask for torch, with the same effect as the options `causal` and `window` of
+    `oxiwarp.attention`.
     """
     y = oxiwarp.attention(q, k, v, **options)
     assert y.shape == q.shape and y.dtype == q.dtype and y.device == q.device
@@ -62,8 +63,8 @@ def check(q, k, v, *, seen=None, **options):
         (1, 3, 7, 3, 1, 96),
         (1, 9, 33, 1, 1, 128),
         (1, 4, 17, 1, 1, 256),
-        (1, 6, 11, 2, 1, 20),  # head dimension that is not a multiple of 8
-        (2, 1, 1030, 4, 2, 64),  # the keys are split among blocks (split-KV)
+        (1, 6, 11, 2, 1, 20),  # the head dimension is not a multiple of 8
+        (2, 1, 1030, 4, 2, 64),  # with one query, several blocks share the keys (split-KV)
     ],
     ids=str,
 )
@@ -122,9 +123,9 @@ def test_rows_that_see_nothing(device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
 def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
-    """If a finite mask value hides all keys of a row, the result is the mean of all values, as in torch.
+    """If a finite mask value, such as -1e9, hides all keys of a query, the result is the mean of all rows of `v`.
 
-    Such a row adds nothing to any gradient.
+    torch gives the same result. Such a query adds nothing to any gradient.
     """
     hidden = torch.finfo(dtype).min if hidden == "minimum" else hidden
     q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
@@ -134,7 +135,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)
     dead = dy.clone()
-    dead[0, : 2 * queries] = 0  # with one mask row per batch: all queries of the first batch
+    dead[0, : 2 * queries] = 0  # queries without visible keys; with a one-row mask, all of the first batch
     with torch.enable_grad():
         gradients, without = (
             torch.autograd.grad(oxiwarp.attention(q, k, v, mask=mask), (q, k, v), grad) for grad in (dy, dead)
@@ -146,7 +147,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
 @pytest.mark.parametrize("scale", [1e-38, 1e-40])
 @pytest.mark.parametrize("queries", [1, 70])
 def test_tiny_scales(scale, queries, device):
-    """A scale of 1e-38 or less acts like a scale of 0: all keys have the same weight."""
+    """A scale of 1e-38 or less acts like a scale of 0: every key has the same attention probability."""
     q, k, v = heads((1, queries, 1100, 2, 2, 64), torch.bfloat16, device)
     y, lse = oxiwarp.attention(q, k, v, scale=scale, return_lse=True)
     assert torch.equal(y, oxiwarp.attention(q, k, v, scale=0.0))

@@ -33,10 +33,11 @@ LIMIT, OF_TORCHS = 1.02, 1.05
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_error(kind, sizes, dtype, device):
-    """The error is at most 1.02 times that of FlashAttention-2's algorithm and 1.05 times that of torch's kernel.
+    """The error is at most 1.02 times that of FlashAttention-2's algorithm, and 1.05 times that of torch's kernel.
 
-    Rows in which few keys count reveal a row maximum that is too small. With the true maximum, the largest unnormalized
-    probability is 1, which rounding does not change.
+    Some inputs have rows in which few keys have nearly all the probability. Such rows reveal a kernel that subtracts
+    less than the row maximum. With the true maximum, the largest unnormalized probability is exp(0) = 1, which has no
+    rounding error.
     """
     q, k, v = INPUTS[kind](sizes, dtype, device)
     error = relative_error(oxiwarp.attention(q, k, v, layout="bhsd"), q, k, v)
@@ -50,7 +51,10 @@ def test_error(kind, sizes, dtype, device):
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_rows_that_see_nothing(dim, device):
-    """Queries without visible keys give zeros, an lse of -inf and no gradient, for every way of hiding the keys."""
+    """Queries without visible keys give zeros, an lse (log-sum-exp) of -inf and a zero gradient.
+
+    The test hides the keys with a mask, `causal`, `window` or `cu_seqlens`.
+    """
     q, k, v = heads((2, 130, 70, 2, 1, dim), torch.bfloat16, device)
     rows, batch = (torch.zeros(shape, dtype=torch.bool, device=device) for shape in ((1, 1, 130, 1), (2, 1, 1, 1)))
     rows[:, :, 3], rows[:, :, 64:], batch[1] = True, True, True
@@ -89,9 +93,9 @@ def test_older_gpus(queries, cuda):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_bench(kind, device, capsys):
-    """The attention benchmark finds no wrong accuracy, and prints the name of every provider that does not run here.
+    """The attention benchmark reports no excessive error, and names every provider (library) that cannot run here.
 
-    On a GPU, the test uses the sizes of the benchmark, because the error of few values varies by up to 5 %.
+    On a GPU, the test uses the large sizes of the benchmark, because the error of few values varies by up to 5 %.
     """
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]

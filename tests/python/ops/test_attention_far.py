@@ -16,7 +16,7 @@ GIB = 2**30
 def storage(request):
     """Return a bfloat16 buffer of more than 2^32 elements.
 
-    The tests touch few of its pages, so the CPU needs little memory. A GPU allocates all of it.
+    The tests touch few memory pages of the buffer, so it needs little CPU memory. A GPU allocates the whole buffer.
     """
     if request.param == "cuda" and (not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 12 * GIB):
         pytest.skip("no CUDA device with 12 GiB free")
@@ -27,9 +27,10 @@ def storage(request):
 
 
 def spread(tensors, storage, dim):
-    """Yield copies of `tensors` in `storage` whose last index of dimension `dim` is 2^31 elements after the first.
+    """Yield a copy of each tensor in `storage`, with a large stride in dimension `dim`.
 
-    The copies are interleaved: each one lies in the gaps of the others.
+    The first and the last index of `dim` are 2^31 elements apart. Each copy lies in the gaps between the elements of
+    the other copies.
     """
     at = 0
     for x in tensors:
@@ -52,9 +53,9 @@ def spread(tensors, storage, dim):
     ids=str,
 )
 def test_far(sizes, dim, storage):
-    """Results and gradients of tensors that span more than 2^31 elements equal those of contiguous copies.
+    """Tensors that span more than 2^31 elements give the same results and gradients as contiguous copies.
 
-    Inputs, incoming gradient and `out` are such tensors.
+    The test uses such tensors as queries, keys, values, incoming gradient and `out`.
     """
     inputs = heads(sizes, torch.bfloat16, storage.device)
     dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)

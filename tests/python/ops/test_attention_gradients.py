@@ -1,4 +1,7 @@
-"""Tests of the gradient of `oxiwarp.attention`: compared with float64 and, bit for bit, with equivalent calls."""
+"""Tests of the gradient of `oxiwarp.attention`, compared with float64.
+
+Further tests compare it bit for bit with other calls, for example with one call per sequence.
+"""
 
 import pytest
 import torch
@@ -11,7 +14,8 @@ import oxiwarp
 def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
     """Compute attention of `[B, S, H, D]` tensors with torch operators.
 
-    Scores and softmax are float32 or wider. Probabilities and result have the dtype of `q`.
+    Scores and softmax are computed in float32, or in float64 if `q` is float64. Probabilities and result have the dtype
+    of `q`.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).to(wide) for x in (k, v))
@@ -80,8 +84,8 @@ LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # que
 def test_packed_gradients(layout, options, device):
     """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
 
-    The Hopper kernels do not take packed sequences. To avoid these kernels in the separate calls too, every sequence
-    has fewer than 64 queries.
+    The Hopper kernels give other bits and do not take packed sequences. Every sequence has fewer than 64 queries, so
+    that the separate calls do not use the Hopper kernels either.
     """
     starts = [torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in zip(*LENGTHS, strict=True)]
     queries, keys = (int(x[-1]) for x in starts)
@@ -113,7 +117,7 @@ def test_packed_gradients(layout, options, device):
     ids=str,
 )
 def test_batches_and_repetition(sizes, device):
-    """Results and gradients of a batch element have the same bits in every call, with or without other elements."""
+    """Results and gradients of a batch element have the same bits with and without other elements in the batch."""
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)
     for options in ({}, {"causal": True}):

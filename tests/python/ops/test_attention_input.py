@@ -12,7 +12,10 @@ import oxiwarp
 
 
 def cases(device):
-    """Return arguments, options and the start of the error message. Kernels and fake kernels raise the same error."""
+    """Return invalid calls of `attention`, each as arguments, options and the start of the error message.
+
+    Kernels and fake (meta) kernels raise the same error.
+    """
     q, k, v = heads((2, 5, 7, 4, 2, 64), torch.bfloat16, device)
     starts = torch.tensor([0, 5], dtype=torch.int32, device=device)
     packed = (q[0], k[0], v[0])
@@ -88,7 +91,7 @@ def test_devices(device):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_layouts_without_kernels(device):
-    """`attention` rejects sparse and nested tensors. The error names the argument as the public signature does."""
+    """`attention` rejects sparse and nested tensors. The error names the argument: `q`, `k` or `v`."""
     q = random((2, 3, 2, 64), torch.bfloat16, device)
     nested, jagged = (torch.nested.nested_tensor(list(q), layout=x) for x in (torch.strided, torch.jagged))
     for x, message in (

@@ -1,7 +1,8 @@
 """Tests of `oxiwarp.attention` on tensors at any address, with rows and masks of any stride.
 
-Kernels copy 16 bytes at a time if base address and strides allow it. The Hopper kernels take only such tensors, and
-only with 64 queries or more. The tests therefore use 70 queries, for the Hopper kernels, and 6, for the other kernels.
+Kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. The Hopper kernels take only such
+aligned tensors, with 64 queries or more. The tests therefore use 70 queries for the Hopper kernels and 6 queries for
+the other kernels.
 """
 
 import pytest
@@ -24,7 +25,7 @@ def moved(x, offset, gap=0):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("dim", [64, 72, 128])
 def test_offsets(dim, queries, device):
-    """Each of q, k and v may start at any element offset. Offset 8 (16 bytes) is aligned again."""
+    """Each of q, k and v may start at any element of a buffer. Only offsets 0 and 8 (16 bytes) are aligned."""
     q, k, v = heads((2, queries, 40, 2, 1, dim), DTYPE, device)
     for offset in range(9):
         check(moved(q, offset), k, v)
@@ -88,7 +89,7 @@ def test_gradients_of_any_layout(device):
 def test_few_queries_and_many_keys(device):
     """With few queries and many keys, unaligned tensors give accurate results.
 
-    Only for aligned tensors do the kernels split the keys among blocks (split-KV).
+    For these sizes, the kernels split the keys among blocks (split-KV), but only if the tensors are aligned.
     """
     q, k, v = heads((1, 1, 1100, 4, 2, 64), DTYPE, device)
     right = sdpa(q, k, v, dtype=torch.float64)

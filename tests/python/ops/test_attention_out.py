@@ -1,4 +1,7 @@
-"""Tests of `oxiwarp.attention(out=...)`: it writes to a view of a wider buffer and not to other columns."""
+"""Tests of `oxiwarp.attention(out=...)`, where `out` is a view of a wider buffer.
+
+The kernels must not write to the other columns of this buffer.
+"""
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ from test_compile import backends
 
 import oxiwarp
 
-SIZES = (  # 64 queries or more use the Hopper kernels; 1030 keys are split among blocks (split-KV)
+SIZES = (  # 70 queries use the Hopper kernels; with 1030 keys, several blocks share the keys (split-KV)
     (2, 6, 40, 2, 1, 64),
     (1, 70, 33, 2, 2, 128),
     (2, 70, 37, 2, 1, 72),
@@ -18,7 +21,10 @@ SIZES = (  # 64 queries or more use the Hopper kernels; 1030 keys are split amon
 
 
 def beside(q, after, heads_first=False):
-    """Return a buffer of NaN with `after` extra columns after the heads of each token, and the view of the heads."""
+    """Return a buffer filled with NaN, and a view of it for `out`.
+
+    Each token of the buffer has its heads, followed by `after` columns that do not belong to the view.
+    """
     b, s, h, d = q.shape
     wide = q.new_full((b, s, h * d + after), torch.nan)
     place = wide[..., : h * d].unflatten(2, (h, d))
@@ -28,9 +34,9 @@ def beside(q, after, heads_first=False):
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_into_a_buffer(sizes, heads_first, device):
-    """A call with `out` gives the same bits as a call without, for several token strides of `out`.
+    """A call of `attention` with `out` gives the same bits as a call without `out`, for several token strides of `out`.
 
-    The other columns of the buffer stay unchanged.
+    Columns of the buffer that are not part of `out` stay unchanged.
     """
     q, k, v = heads(sizes, torch.bfloat16, device)
     options = {"layout": "bhsd"} if heads_first else {}

@@ -146,9 +146,10 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors with two row strides each are rejected if they group their rows differently.
+    """Two tensors are rejected if the same two nested loops cannot address the rows of both.
 
-    Here the rows of `x` form 12 groups of 5, and the rows of the other tensor form 4 groups of 15.
+    A kernel has one stride between groups of rows and one within a group. Here the rows of `x` form 12 groups of 5, and
+    the rows of `other` form 4 groups of 15.
     """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (
@@ -220,7 +221,10 @@ def test_meta():
 
 
 def test_subclass():
-    """A tensor subclass goes through its own dispatch. Otherwise a kernel would read the empty storage of a wrapper."""
+    """A call with a tensor subclass uses the `__torch_dispatch__` of the subclass.
+
+    Without it, a kernel would read the storage of the wrapper tensor, which is empty.
+    """
     from torch.testing._internal.two_tensor import TwoTensor
 
     x = random((3, 8), F32, "cpu")
@@ -261,7 +265,7 @@ def test_other_device(cuda):
 
 
 def test_out_of_memory_cpu():
-    """If an output (here 2^50 bytes) cannot be allocated, the error is torch's own."""
+    """If an output (here 2^50 bytes) cannot be allocated, the operator raises torch's allocation error."""
     x = torch.ones(1, 64).expand(2**42, 64)
     refused(lambda: oxiwarp.rms_norm(x), "can't allocate memory|not enough memory")
     refused(lambda: oxiwarp.add_rms_norm(x, x), "can't allocate memory|not enough memory")
@@ -281,7 +285,7 @@ def resident():
 
 
 def test_nothing_leaks():
-    """Arguments and results of valid and rejected calls are freed without the garbage collector."""
+    """Arguments and results of valid and invalid calls are freed at once, without the garbage collector."""
 
     def calls():
         x, weight, out = torch.ones(16, 65536), torch.ones(65536), torch.ones(16, 65536)
@@ -379,7 +383,10 @@ def test_windows_of_numpys_integers():
 
 
 def test_a_rotation_without_tables(device):
-    """`rope` and `rope_pair` raise an error without tables, which are optional in their schemas."""
+    """The torch operators `rope` and `rope_pair` raise an error if the cos and sin tables are missing.
+
+    A schema cannot express this, because it declares the tables as optional.
+    """
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)
         turn = (None, None, 0, 0, True, -1, True, False, False, 0)

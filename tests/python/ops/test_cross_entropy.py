@@ -19,14 +19,17 @@ OPTIONS = [
 
 
 def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
-    """Return a random class index for each row. Every fifth row is ignored, starting with the second."""
+    """Return a random class index for each row. Every fifth row, from the second on, has the class `ignored`."""
     target = torch.randint(0, cols, (rows,), generator=torch.Generator().manual_seed(rows + cols))
     target[1::5] = ignored
     return target.to(dtype).to(device)
 
 
 def close(ours, own, right, what=""):
-    """Check that the error of `ours` is at most twice that of torch's result `own`, plus 2 eps of `right`."""
+    """Check the error of `ours` against the float64 result `right`.
+
+    It may be at most twice the error of `own`, the result of torch, plus 2 eps of `right`.
+    """
     off, torch_off = ((value.double() - right).abs() for value in (ours, own))
     allowed = 2 * torch_off + 2 * torch.finfo(ours.dtype).eps * right.abs() + 1e-6
     worst = (off - allowed).nan_to_num(nan=float("inf")).max() if off.numel() else torch.zeros(())

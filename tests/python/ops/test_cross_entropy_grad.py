@@ -13,7 +13,10 @@ import oxiwarp
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 7), (6, 64), (9, 129), (3, 3072), (2, 40_001)], ids=str)
 def test_gradient(shape, dtype, options, device):
-    """The error of the gradient is at most about twice torch's, relative to the largest value of each row."""
+    """The error of the gradient is at most about twice the error of torch's gradient.
+
+    Both errors are relative to the largest gradient of each row.
+    """
     logits, dloss = random(shape, dtype, device, scale=2.0), torch.tensor(1.75, device=device)
     target = classes(*shape, device, options.get("ignore_index", -100))
     ours, own = (gradient(f, logits, target, dloss, **options) for f in (oxiwarp.cross_entropy, F.cross_entropy))
@@ -39,7 +42,7 @@ def test_gradient_of_z_loss(device):
 
 
 def test_gradient_modes(device):
-    """Logits may be strided, `lse` has no gradient, and a second derivative is an error.
+    """Logits that require grad may be strided, the output `lse` has no gradient, and a second derivative is an error.
 
     Without grad mode, the loss does not require grad.
     """

@@ -20,7 +20,7 @@ def data(cuda):
 
 
 def test_side_stream(data):
-    """The kernel runs on torch's current stream after earlier work. The call does not block."""
+    """An operator runs its kernel on torch's current stream, after earlier work. The call does not block the CPU."""
     x, weight, expected = data
     stream = torch.cuda.Stream()
     late = torch.zeros_like(x)
@@ -92,7 +92,7 @@ def right(y, x=x, w=w):
 
 
 def fresh(code, **environment):
-    """Run `code` in a new process, in which no kernel is loaded. Return its output."""
+    """Run `code` in a new process, where no kernel is loaded yet, and return its output."""
     command = [sys.executable, "-c", FRESH + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,7 +100,10 @@ def fresh(code, **environment):
 
 
 def test_first_call_in_capture(cuda):
-    """The first call may be inside a capture. Loading a module there must not invalidate the capture."""
+    """The first call of an operator may be inside a CUDA graph capture.
+
+    This call loads a CUDA module, which must not invalidate the capture.
+    """
     fresh(
         "g = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(g): y = oxiwarp.rms_norm(x, w)\n"
@@ -109,7 +112,7 @@ def test_first_call_in_capture(cuda):
 
 
 def test_first_call_in_a_thread(cuda):
-    """The first calls may come from several threads at once, each with its own stream."""
+    """The first calls of an operator may come from several threads at once, each with its own stream."""
     fresh(
         "import threading\n"
         "found = []\n"
@@ -123,7 +126,7 @@ def test_first_call_in_a_thread(cuda):
 
 
 def test_first_call_on_a_device_without_context(cuda):
-    """oxiwarp uses the primary context, as torch does, also if it is initialized before torch."""
+    """Like torch, oxiwarp uses the primary context of the GPU, even if oxiwarp initializes CUDA before torch does."""
     fresh("from oxiwarp import _native\nassert _native.devices()[0]['ptx']\nright(oxiwarp.rms_norm(x, w))")
 
 
@@ -180,14 +183,16 @@ def test_threads_and_streams(data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_executor_agrees(dtype, cuda):
-    """The CPU executor and the GPU run the same kernel source. Only the GPU's rsqrt is approximate.
+    """The CPU executor and the GPU run the same `rms_norm` kernel, but the GPU's rsqrt is approximate.
 
-    The float32 bound is 3.57 eps (eps = 2^-23). The GPU's rsqrt contributes 1.07 (2^-22.9), and the rounded rsqrt of
-    the executor 0.5. Both round two products, with 0.5 each.
+    In float32 (eps = 2^-23), the results may differ by 3.57 eps. The GPU's rsqrt contributes 1.07 eps (2^-22.9), and
+    the executor's correctly rounded rsqrt 0.5 eps. GPU and executor also each round two products, with 0.5 eps per
+    rounding.
 
-    In 16 bits the difference seldom changes a rounding, and then by one unit in the last place. The product with the
-    weight propagates a change of at most eps and is rounded on both devices. The total, relative to the exact product,
-    is eps + (2 + eps) * eps / 2. Relative to the rounded product, this is below 2 * eps * (1 + eps).
+    In 16 bits, the float32 difference seldom changes a rounded value. If it does, the value changes by one unit in the
+    last place, at most eps. The product with the weight has the same relative change, and both devices round this
+    product. The total, relative to the exact product, is eps + (2 + eps) * eps / 2. Relative to the rounded product,
+    this is below 2 * eps * (1 + eps).
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)
@@ -196,7 +201,8 @@ def test_executor_agrees(dtype, cuda):
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            # Subnormal numbers have a fixed spacing. Their error is relative to the smallest normal number.
+            # Subnormal numbers have a fixed spacing. If the result is subnormal, the difference is therefore
+            # divided by the smallest normal number.
             off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
             assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:
@@ -205,7 +211,7 @@ def test_executor_agrees(dtype, cuda):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mean_error_is_torchs(dtype, cuda):
-    """Over many values, the mean error is at most 1.05 times the mean error of torch's operators."""
+    """The mean error of `rms_norm` over many values is at most 1.05 times the mean error of torch's operators."""
     x, weight = random((256, 3072), dtype, cuda), make_weight("same", 3072, dtype, cuda)
     right = reference(x, weight)
     ours, own = ((f(x, weight).double() - right).abs().mean() for f in (oxiwarp.rms_norm, torch_chain))

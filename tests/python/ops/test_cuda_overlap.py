@@ -1,8 +1,8 @@
-"""Tests of overlapping launches (programmatic dependent launch): a kernel sees what earlier kernels write.
+"""Tests of overlapping launches (programmatic dependent launch): a kernel reads what earlier kernels wrote.
 
 Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in CUDA
-graphs. They have so few rows that the blocks of two consecutive launches fit on the GPU together. The inputs change
-with each replay, so that a read that is too early gives a wrong result.
+graphs. Each launch has so few rows that its blocks and those of the next launch fit on the GPU together. The inputs
+change with each replay, so that a read that is too early gives a wrong result.
 """
 
 import os
@@ -26,10 +26,10 @@ def test_overlap(name, cuda):
 
 
 def steps(device, shape=SHAPE):
-    """Return calls by name: each runs an operator on a tensor and returns a result with as many elements.
+    """Return a dict of functions, each of which runs one operator on a tensor.
 
-    If an operator has several results, a second call returns the last one. Operators without such a result, for
-    example a loss, are left out.
+    The result has as many elements as the tensor, so that calls can be chained. If an operator has several results, a
+    second function returns the last one. Operators whose results have other sizes, for example a loss, are left out.
     """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
@@ -49,7 +49,7 @@ def step(form, at, others):
 
 
 def pairs(calls, x, wait):
-    """Run every ordered pair of calls, the second on the result of the first."""
+    """For every ordered pair of operators, run the second operator on the result of the first."""
     results = []
     for first, second in product(calls.values(), repeat=2):
         before = first(x)
@@ -60,7 +60,10 @@ def pairs(calls, x, wait):
 
 
 def in_turns(calls, x, wait):
-    """Run `rope` on its own result 300 times. The graph reuses few buffers: one is read while another is written."""
+    """Run `rope` 300 times, each time on the previous result.
+
+    A CUDA graph reuses few buffers for these results, so each launch overwrites a buffer that an earlier launch read.
+    """
     for _ in range(300):
         x = calls["rope"](x)
         wait()
@@ -68,7 +71,10 @@ def in_turns(calls, x, wait):
 
 
 def forks(calls, x, wait):
-    """Run launches after a copy, after a fill, and after the join of two branches, one of which ends with a copy."""
+    """Run kernels after a copy, after a fill, and after two branches of a CUDA graph join.
+
+    One of the branches ends with a copy.
+    """
     main = torch.cuda.current_stream()
     side = main if wait is not nothing else torch.cuda.Stream()
     first = calls["rms_norm"](x.clone())
@@ -88,10 +94,10 @@ def forks(calls, x, wait):
 
 
 def check(sequence):
-    """Check that a CUDA graph of `sequence`, replayed with new inputs, gives the results of synchronized calls."""
+    """Check a CUDA graph of `sequence`, replayed with new inputs, against calls that synchronize after each kernel."""
     static, graph = torch.zeros(SHAPE, device="cuda", dtype=torch.bfloat16), torch.cuda.CUDAGraph()
-    calls = steps(static.device)  # copies operands from the CPU, which a capture does not allow
-    sequence(calls, static, torch.cuda.synchronize)  # loads the kernels
+    calls = steps(static.device)  # copies operands from the CPU; a graph capture would not allow this
+    sequence(calls, static, torch.cuda.synchronize)  # loads the kernels before the capture
     with torch.cuda.graph(graph):
         results = sequence(calls, static, nothing)
     for seed in range(10):

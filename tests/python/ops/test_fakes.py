@@ -97,7 +97,7 @@ def test_the_same_words(name, device):
 
 
 def outcome(form, arguments):
-    """Return the shapes and dtypes of the results, or the text of the error."""
+    """Return the shapes and dtypes of the results of a call, or the text of its error."""
     try:
         results = form.info.function(**arguments)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -109,17 +109,18 @@ def outcome(form, arguments):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_for_each_role(name, device):
-    """For every changed operand, the fake kernel and the kernel give the same shapes and dtypes, or the same error.
+    """Whichever operand is changed, kernel and fake (meta) kernel give the same shapes and dtypes, or the same error.
 
-    A changed first operand, or a changed shape of rows or heads, makes several operands wrong. Then both raise an
-    error, but the errors may name different operands, because the order of the checks differs.
+    There is one exception. A changed first operand, or a changed shape of rows or heads, makes several operands wrong.
+    Both kernels then raise an error, but may name different operands, because they check the operands in different
+    orders.
     """
     form, wrong = FORMS[name], []
     x = random((3, 4, 16), form.info.dtypes[0], device)
     for operand, what, arguments in bad_calls(form, x):
         fakes = {key: t.to("meta") if isinstance(t, torch.Tensor) else t for key, t in arguments.items()}
         real, fake = outcome(form, arguments), outcome(form, fakes)
-        if "target of row" in real:  # the kernel checks a value, which a fake kernel does not have
+        if "target of row" in real:  # the kernel rejects a value, but a fake kernel has no values
             continue
         shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
         several = shape or operand == form.info.first
@@ -131,7 +132,7 @@ def test_the_same_for_each_role(name, device):
 
 @pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm"])
 def test_what_both_take(norm):
-    """Kernels and fake kernels accept cos and sin tables in every allowed form."""
+    """Kernels and fake (meta) kernels accept cos and sin tables in every allowed shape, for example `[1, S, 1, D]`."""
     for device in ("meta", "cpu"):
         on = On(device)
         q, k = on.heads, on.one_head

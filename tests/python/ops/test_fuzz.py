@@ -1,4 +1,7 @@
-"""Tests with the fuzzer: random calls of every public operator give right results, and wrong operators are found."""
+"""Tests of and with the fuzzer, which calls operators with random arguments.
+
+Public operators must give right results, and the fuzzer must find intentionally wrong operators.
+"""
 
 import inspect
 import os
@@ -12,7 +15,7 @@ from fuzz.__main__ import main
 import oxiwarp
 from oxiwarp import ops
 
-# Each run has a new seed, except in CI, where a new case must not fail an unrelated change.
+# Each run has a new seed. CI uses a fixed seed, because a new random case must not fail an unrelated change.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
 MUTANT_CASES = 150  # a wrong operator must fail in at least one of this many random cases
 
@@ -35,7 +38,7 @@ def test_random_calls(name, device):
 
 
 def test_cases_repeat():
-    """A case is the same each time that it runs, and also if it is replayed from its recorded random choices."""
+    """A random case has the same arguments and results if it runs again, or if its recorded choices are replayed."""
     operator, key = fuzz.OPERATORS["rms_norm"], fuzz.key_of("rms_norm", 3, 5)
     first, again = fuzz.run_case(operator, key), fuzz.run_case(operator, key)
     replayed = fuzz.run_case(operator, key, first.choices)
@@ -101,7 +104,7 @@ def forgets_out(right, x, out=None, **options):
 
 
 class Counts:
-    """A wrong operator whose float32 results differ in the last bit in every second call."""
+    """An intentionally wrong operator: in every second call, its float32 results differ in the last bit."""
 
     def __init__(self):
         self.calls = 0
@@ -142,7 +145,7 @@ def other(**changed):
 
 
 def tail_of_packed(right, cu_seqlens=None, **options):
-    """Treat the padding tokens after the last packed sequence as one more sequence."""
+    """Call attention wrongly: treat the padding tokens after the last packed sequence as one more sequence."""
     if isinstance(cu_seqlens, torch.Tensor) and cu_seqlens[-1] < len(options["q"]) and options["layout"] == "bshd":
         end = cu_seqlens.new_tensor([len(options["q"])])
         cu_seqlens = torch.cat((cu_seqlens, end))
@@ -150,7 +153,7 @@ def tail_of_packed(right, cu_seqlens=None, **options):
 
 
 def counts_ignored(right, target=None, **options):
-    """Divide the mean loss by the number of all rows, also the ignored ones."""
+    """Compute a wrong mean loss: divide by the number of all rows, including the ignored rows."""
     loss = right(target=target, **options)
     if options["reduction"] != "mean" or options["return_lse"] or not target.numel():
         return loss

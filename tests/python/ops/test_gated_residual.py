@@ -12,7 +12,7 @@ NORM = pytest.mark.parametrize("norm", NORMS)
 
 
 def make(form, shape, dtype, device, single=False, table=False):
-    """Return `[x, y, gate]` and a dict that may contain a gate table. `single`: gate and table are float32."""
+    """Return `[x, y, gate]`, and a dict with a gate table if `table` is true. `single` makes gate and table float32."""
     x, y = random(shape, dtype, device), random(shape, dtype, device, 1)
     own = F32 if single else dtype
     tables = {"gate_table": random((shape[2],), own, device, 3, 0.3)} if table else {}
@@ -20,7 +20,10 @@ def make(form, shape, dtype, device, single=False, table=False):
 
 
 def check(arguments, tables, what):
-    """Check `gated_residual` bit for bit, on the CPU too: it has no sum over a row, whose order could differ."""
+    """Check that `gated_residual` equals torch bit for bit.
+
+    This also holds on the CPU, because the operator has no sum over a row, whose order could differ from torch's order.
+    """
     x, y, gate = arguments
     for clip in (False, True):
         total = oxiwarp.gated_residual(x, y, gate, **tables, clip=clip)
@@ -58,7 +61,7 @@ def test_modes_differ(dtype, device):
 
 @DTYPE
 def test_clip(dtype, device):
-    """In any dtype, `clip` clamps to the range of float16, as torch's clip does. It clamps infinities and keeps NaN."""
+    """In any dtype, `clip` limits the sum to the range of float16. As in `torch.clip`, NaN stays NaN."""
     x = torch.tensor([6e4, -6e4, float("inf"), -float("inf"), float("nan"), 1.0], device=device).to(dtype)
     y, gate = torch.tensor([6e4, -6e4, 1.0, 1.0, 1.0, 2.0], device=device).to(dtype), torch.ones(6, device=device)
     for own in (gate, gate.to(dtype)):
@@ -88,7 +91,7 @@ def test_strided_and_unaligned(dtype, device):
 
 
 def both(arguments, gate_table, operands, norm, **options):
-    """Check that `gated_residual_ada_norm` equals the two separate operators, and return its results."""
+    """Check that `gated_residual_ada_norm` equals `gated_residual` followed by `ada_norm`, and return its results."""
     normed, total = oxiwarp.gated_residual_ada_norm(*arguments, **operands, **gate_table, norm=norm, **options)
     mode = {"mode": options.get("mode", "exact")}
     x, y, gate = arguments
@@ -106,9 +109,10 @@ def both(arguments, gate_table, operands, norm, **options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cols", [7, 64, 640, 25000])
 def test_both_in_one_pass(cols, form, norm, dtype, device):
-    """`gated_residual_ada_norm` gives the same bits as `gated_residual` and `ada_norm`, for all combinations of dtypes.
+    """`gated_residual_ada_norm` gives the same bits as `gated_residual` followed by `ada_norm`.
 
-    Rows of 25,000 columns do not fit in shared memory.
+    The test combines 16-bit and float32 operands. It includes rows of 25,000 columns, which do not fit in shared
+    memory.
     """
     shape = (2, 3, cols)
     for single, gate_single in ((False, False), (True, True), (False, True)):
@@ -126,7 +130,7 @@ def test_both_in_one_pass(cols, form, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """`gated_residual_ada_norm` equals torch bit for bit on a GPU, also with float32 modulation, as in Wan."""
+    """On a GPU, `gated_residual_ada_norm` equals torch bit for bit, also with float32 scale and shift, as in Wan."""
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     for single in (False, True):
         arguments, _ = make("batch slice", shape, dtype, device, single)

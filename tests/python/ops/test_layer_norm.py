@@ -13,7 +13,7 @@ PARAMETERS = [(None, None), ("same", "same"), ("f32", "f32"), ("same", None), (N
 
 
 def make(kinds, cols, dtype, device):
-    """Return weight and bias. Each `kind` is None, "same" (dtype of x) or "f32"."""
+    """Return a weight and a bias, each of the given kind: None, "same" (dtype of x) or "f32"."""
     return [
         None if kind is None else random((cols,), F32 if kind == "f32" else dtype, device, seed, 0.5)
         for seed, kind in enumerate(kinds, 1)
@@ -23,7 +23,7 @@ def make(kinds, cols, dtype, device):
 def check(x, weight=None, bias=None, eps=1e-5):
     """Check `layer_norm` against float64, and return its result.
 
-    The bound is half a unit in the last place, plus the float32 error of the terms. This error grows with the mean.
+    The bound is half a unit in the last place plus a float32 error, which grows with the mean of the row.
     """
     y = oxiwarp.layer_norm(x, weight, bias, eps)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
@@ -65,7 +65,7 @@ def test_large_table(rows, cols, gib, cuda):
 @DTYPE
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, dtype, device):
-    """On a GPU, `layer_norm` equals torch bit for bit, and FP32LayerNorm if the parameters are float32."""
+    """On a GPU, `layer_norm` equals torch bit for bit. With float32 parameters, it equals diffusers' FP32LayerNorm."""
     x = random((16, cols), dtype, device) + 0.5
     for kinds in PARAMETERS[:3]:
         weight, bias = make(kinds, cols, dtype, device)
@@ -108,7 +108,7 @@ def test_ranks_and_no_rows(shape, device):
 
 @DTYPE
 def test_extremes(dtype, device):
-    """A row with NaN or an infinity becomes NaN, as in torch. Other rows, also a constant row, are right."""
+    """A row with NaN or an infinity becomes NaN, as in torch. Other rows, even a constant row, are accurate."""
     x = random((6, 72), dtype, device)
     x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), -float("inf"), 3.0
     weight, bias = make(("same", "same"), 72, dtype, device)
@@ -138,7 +138,7 @@ def test_out_of_memory_cpu():
 def test_constant_rows(cols, dtype, device):
     """The variance of a constant row is exactly 0, as in torch.
 
-    torch's vectorized kernel does not take these numbers of columns.
+    For these odd numbers of columns, torch uses a kernel without vectorized loads, which also gives 0.
     """
     x = torch.full((2, cols), 1000.1, device=device).to(dtype)
     scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)

@@ -21,7 +21,10 @@ def make(form, shape, dtype, device):
 
 
 def check(arguments, what, *, bits):
-    """Check both operators against eager torch and float64, and the fused operator against the two operators."""
+    """Check the gated residual and the modulated norm of Mochi against eager torch and float64.
+
+    The fused operator must give the same bits as these two operators.
+    """
     x, x_res, gate, scale = arguments
     out = residual(x, x_res, gate)
     check_chain(out, mochi_residual(x, x_res, gate), mochi_residual(*doubles([x, x_res, gate])), what, bits=bits)
@@ -52,7 +55,10 @@ def test_forms(cols, form, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_gate(dtype, device):
-    """For every 16-bit gate, the residual of a row of ones, added to -0.0, is tanh(gate)."""
+    """`residual_tanh_gated_rms_norm` with rows of ones is tanh(gate), for every 16-bit gate.
+
+    The norm of ones is 1. It is multiplied by tanh(gate) and added to -0.0, which does not change any value.
+    """
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
     assert same_bits(residual(-0.0 * ones, ones, gate, eps=0.0)[0, 0], torch.tanh(gate.float()).to(dtype))
@@ -62,7 +68,7 @@ def test_every_gate(dtype, device):
 def test_modules_of_diffusers(dtype, device):
     """The operators equal MochiRMSNormZero, and MochiModulatedRMSNorm as MochiTransformerBlock calls it.
 
-    A gate or scale `[B, D]` means `[B, 1, D]`.
+    A gate or scale of shape `[B, D]` acts like one of shape `[B, 1, D]`.
     """
     mochi = pytest.importorskip("diffusers.models.transformers.transformer_mochi")
     x, x_res, *_ = make("vector", (2, 16, 3072), dtype, device)
@@ -126,7 +132,7 @@ def test_strided_and_unaligned(dtype, device):
 
 @DTYPE
 def test_extremes(dtype, device):
-    """NaN and infinities are in the same elements as in torch's result."""
+    """Mochi's operators give NaN and infinities in the same elements as torch."""
     x, x_res, gate, scale = make("batch", (1, 6, 72), dtype, device)
     x_res[0, 0, 3], x_res[0, 1, 5], x[0, 2, 7], x[0, 3, 9] = float("nan"), float("inf"), float("nan"), -float("inf")
     gate[0, 0, 11] = float("nan")

@@ -10,7 +10,8 @@ from test_compile import backends
 import oxiwarp
 
 X = (2, 3, 96)
-# Shapes of scale and shift: per batch, per token, one vector, per token for all batches, mixed, no shift.
+# Shapes of (scale, shift). In the first four forms, both tensors have one vector per batch, one per token,
+# one in total, or one per token for all batches. Then follow a mixed form and a form without a shift.
 FORMS = [
     ((2, 1, 96),) * 2,
     ((2, 3, 96),) * 2,
@@ -55,7 +56,7 @@ def operands(shapes, dtype, device, single=False):
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_ada_norm(form, rms, single, dtype, device):
-    """The gradients of `ada_norm` match float64, with and without weight, bias and tables."""
+    """The gradients of `ada_norm` match float64, with and without weight, bias, scale table and shift table."""
     dy = random(X, dtype, device, seed=9)
     tables = [(96,), (96,) if form[1] else None]
     for rest in ([None] * 4, [(96,), (96,), *tables]):
@@ -128,7 +129,7 @@ def test_clip(device):
 def test_gated_residual_ada_norm(form, rms, dtype, device):
     """The gradients of `gated_residual_ada_norm` match float64, with all optional operands and with none.
 
-    Both results, the norm and the sum, have an incoming gradient.
+    The operator returns the norm and the sum. Both results have an incoming gradient.
     """
     name = "rms_norm" if rms else "layer_norm"
     dys = [random(X, dtype, device, seed=seed) for seed in (18, 19)]
@@ -148,7 +149,8 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
     ):
         inputs = operands(shapes, dtype, device)
         right_ones = gradients(right, wide(inputs), [dy.double() for dy in dys])
-        # The kernel may round some sums differently, which changes their norm by half a unit.
+        # The kernel may round a few values of the sum differently from the reference. The norm of this sum,
+        # and hence the gradient, then has a larger error. The factor 4 permits this error.
         check(gradients(fused, inputs, dys), right_ones, f"gated_residual_ada_norm {form}, rms {rms}", 4)
 
 
@@ -183,7 +185,10 @@ def test_only_what_is_asked_for(device):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", backends())
 def test_compiles(backend, dynamic, device):
-    """The modulation of a block compiles to one graph, forward and backward, for any number of tokens."""
+    """Modulation operators, called as in a transformer block, compile to one graph for any number of tokens.
+
+    The backward pass also compiles, and gives the gradients of eager mode.
+    """
 
     def f(x, y, table, temb):
         scale, shift, gate = (temb[:, None] + table).chunk(3, -1)

@@ -36,9 +36,9 @@ def test_rms_norm(shape, variant, dtype, device):
 @pytest.mark.parametrize("weight", [None, "same", "f32"])
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 64), (4, 3072)], ids=str)
 def test_add_rms_norm(shape, weight, dtype, device):
-    """The gradients of `add_rms_norm` match float64, also with an incoming gradient for the sum.
+    """The gradients of `add_rms_norm` match float64, also with an incoming gradient for the sum `x + residual`.
 
-    The kernel adds the incoming gradient of the sum before it rounds the result once.
+    The kernel adds this incoming gradient to the gradient of the norm, and rounds only the total.
     """
     x, residual = random(shape, dtype, device), random(shape, dtype, device, seed=3)
     inputs = [x, residual, make_weight(weight, shape[-1], dtype, device)]
@@ -66,7 +66,7 @@ def test_layer_norm(shape, weight, bias, dtype, device):
 
 
 def test_large_mean(device):
-    """The gradient stays accurate for a mean of 1000, because the variance is computed from x - mean."""
+    """The gradient of `layer_norm` is accurate for a mean of 1000: the variance is computed from x - mean."""
     x, dy = random((4, 512), torch.float32, device) + 1000, random((4, 512), torch.float32, device, seed=1)
     check(gradients(oxiwarp.layer_norm, [x], [dy]), gradients(layer_norm, [x.double()], [dy.double()]), "mean", 2000)
 

@@ -11,9 +11,11 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# If a gradient is needed, these operators run a torch formula. All other operators run their kernels.
+# If a gradient is needed, torch operators compute the results of these two operators. All other operators run
+# their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# Error bound for about a dozen roundings, in eps of the dtype, relative to an operand's largest gradient.
+# Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. It
+# covers about a dozen roundings.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
@@ -44,7 +46,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # The formula gives the kernel's result, except for values that are rounded differently.
+        # If torch operators compute the result, it equals the result of the kernel, except for values that
+        # are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -61,7 +64,7 @@ def test_every_operand(name, dtype, device):
 @DTYPE
 @CALL
 def test_operands_in_float32(name, dtype, device):
-    """The gradients match float64 if modulations and parameters are float32, as in Wan and FP32LayerNorm."""
+    """The gradients match float64 if scale, shift, gate, weight and bias are float32, as in Wan and FP32LayerNorm."""
     names = CALLS[name].modulations + CALLS[name].vectors
     check(name, CALLS[name].operands(SHAPE, dtype, device, single=names))
 
@@ -75,7 +78,7 @@ def test_one_rounding(name, dtype, device):
 
 @CALL
 def test_only_what_is_asked_for(name, device):
-    """A single operand that requires grad gets a gradient. Without grad mode, the result does not require grad."""
+    """If only one operand requires grad, it gets a gradient. Without grad mode, the result does not require grad."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     for key in CALLS[name].names:
         leaf = operands[key].clone().requires_grad_()
@@ -110,7 +113,7 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run a torch formula."""
+    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run torch operators in this case."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))
@@ -124,7 +127,7 @@ def test_forward_mode(name, device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in FORMULAS])
 def test_forward_mode_is_refused(name, device):
-    """Forward-mode AD is an error for operators that run a kernel, for every operand. Later calls still work."""
+    """Forward-mode AD of any operand is an error if the operator runs a kernel. Later calls still work."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     plain = results(CALLS[name].ours(**operands))
     op = op_of(name)

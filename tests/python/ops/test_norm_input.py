@@ -82,7 +82,7 @@ def test_eps(name, eps, device):
     ("name", "key"), [(name, key) for name, call in CALLS.items() for key in call.vectors if key.endswith("_table")]
 )
 def test_table_without_its_value(name, key, device):
-    """A shift may be absent, but a shift table without a shift is an error. The same holds for gates."""
+    """A shift is optional, but a shift table without a shift is an error. So is a gate table without a gate."""
     value = key.removesuffix("_table")
     if value == "scale" or name == "gated_residual":
         pytest.skip("the value is required")
@@ -91,7 +91,7 @@ def test_table_without_its_value(name, key, device):
 
 @CALL
 def test_strides(name, device):
-    """It is an error if the last dimension is not contiguous, or if the rows need more than two strides."""
+    """An operand is an error if its last dimension is not contiguous, or if its rows need more than two strides."""
     call = CALLS[name]
     for key in call.names:
         operands = call.operands(SHAPE, F32, device)
@@ -112,7 +112,10 @@ def test_strides(name, device):
 
 @CALL
 def test_broadcasts_between(name, device):
-    """A modulation may broadcast in its first or its last leading dimensions, but not between them or in both."""
+    """Scale, shift and gate may broadcast in the first or in the last leading dimensions of `x`, but in no others.
+
+    For example, `[2, 1, 4, 8]` does not broadcast to `[2, 3, 4, 8]`, because the dimension of size 1 is in the middle.
+    """
     call = CALLS[name]
     for key in call.modulations:
         for shape in ((2, 1, 4, 8), (1, 3, 1, 8), (3, 1, 8)):

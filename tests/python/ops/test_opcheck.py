@@ -1,6 +1,6 @@
 """Tests of `torch.library.opcheck` for every registered operator: schema, fake kernel, autograd and AOTAutograd.
 
-The arguments are generated from the schemas. The tests of each operator check further arguments.
+The arguments are generated from the schemas. The test files of single operators run opcheck with further arguments.
 """
 
 import pytest

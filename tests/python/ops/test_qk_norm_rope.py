@@ -39,10 +39,10 @@ def tables(tokens, dim, device):
 
 
 def close(got, wanted, *, exact):
-    """Check that `got` equals `wanted`: bit for bit on CUDA if `exact` is true, otherwise nearly.
+    """Check that `got` equals `wanted`: bit for bit on CUDA if `exact` is true, otherwise up to a rounding.
 
-    On the CPU, torch sums in another order. A float32 statistic then differs in its last place. A 16-bit value may be
-    rounded differently if it is near the middle of two representable values.
+    On the CPU, torch sums in another order than oxiwarp, so a float32 mean may differ in its last place. A 16-bit
+    result near the middle of two representable values may then be rounded to the other value.
     """
     assert got.dtype == wanted.dtype and got.shape == wanted.shape
     if exact and got.is_cuda:
@@ -59,9 +59,9 @@ def close(got, wanted, *, exact):
 @pytest.mark.parametrize("dim", [64, 72, 96, 128, 160, 256])
 @pytest.mark.parametrize("norm", MODULES)
 def test_per_head(norm, dim, dtype, device):
-    """A norm of each head, a rotation, and both together equal the modules of models.
+    """A norm of each head, a rotation, and a norm followed by a rotation equal the modules of models.
 
-    Flux, HunyuanVideo, Qwen, Mochi and CogVideoX normalize each head.
+    The models are Flux, HunyuanVideo, Qwen, Mochi and CogVideoX, which normalize each head separately.
     """
     q, k = heads(dtype, device, dim=dim)
     of_q, of_k = (module(norm, dim, dtype, device, seed=seed) for seed in (7, 17))
@@ -110,9 +110,9 @@ def test_ltx(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_qwen3(dtype, device):
-    """The result equals Qwen3's norm, transposition and rotation.
+    """The result of `qk_norm_rope` equals Qwen3's norm, transposition and rotation.
 
-    Qwen3 has grouped-query attention, half-split pairs, and tables in the dtype of the model.
+    Qwen3 has grouped-query attention, half-split pairs, and cos and sin tables in the dtype of the model.
     """
     q, k = heads(dtype, device, count=(8, 2))
     norm = modeling_qwen3.Qwen3RMSNorm(128).to(device, dtype).requires_grad_(False)
@@ -229,7 +229,7 @@ def test_refused(device):
 
 
 def test_more_than_2_31_elements(cuda):
-    """The result is right for 2.2e9 elements, up to the last tokens: offsets have 64 bits."""
+    """`qk_norm_rope` of 2.2e9 elements is right up to the last token, because kernels compute offsets in 64 bits."""
     tokens = 180_001
     if torch.cuda.mem_get_info()[0] < 14 * 2**30:
         pytest.skip("needs 14 GiB of GPU memory")
@@ -243,7 +243,7 @@ def test_more_than_2_31_elements(cuda):
 @pytest.mark.parametrize("shape", [(2, 1, 5, 16), (2, 4, 1, 16)], ids=["one head", "one token"])
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_gradient_across_heads_with_heads_first(norm, shape, device):
-    """With a norm across heads, the heads-first layout gives the same gradients as the tokens-first layout."""
+    """With a norm across heads, the layout `[B, H, S, D]` (heads first) gives the same gradients as `[B, S, H, D]`."""
     q, dy = (random(shape, torch.float32, device, seed) for seed in (0, 1))
     weight = random((shape[1] * shape[3],), torch.float32, device, seed=2)
     leaves = [x.clone().requires_grad_() for x in (q, weight)]

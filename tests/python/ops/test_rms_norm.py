@@ -134,9 +134,9 @@ def test_extremes(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_orders(dtype, device):
-    """For each value of `rounding`, at least 99 % of the 16-bit results equal torch operators that round alike.
+    """For each value of `rounding`, at least 99 % of the 16-bit results equal torch operators with the same roundings.
 
-    In 16 bits, the results of the two values differ.
+    The test also checks that the two values of `rounding` give different results in 16 bits.
     """
     x, weight = random((32, 512), dtype, device), make_weight("same", 512, dtype, device)
     for rounding in ("once", "before_weight"):
@@ -156,7 +156,7 @@ def test_rounding_orders(dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [40, 129, 3072])
 def test_batch_invariant(cols, dtype, device):
-    """The result of a row has the same bits for any number of rows and any row index."""
+    """A row's result has the same bits for any number of rows in the tensor and for any row index."""
     x, weight = random((37, cols), dtype, device), make_weight("same", cols, dtype, device)
     y = oxiwarp.rms_norm(x, weight)
     for row in (0, 17, 36):
@@ -170,9 +170,9 @@ def test_matches_torch_functional(device):
 
 
 def test_lazily_negated(device):
-    """`rms_norm` resolves inputs with torch's negative bit, and rejects an `out` with a negative or conjugate bit.
+    """`rms_norm` resolves the negative bit of inputs (torch's lazy negation), but rejects a lazy `out`.
 
-    torch's fallback would crash on such an `out`.
+    An `out` with a negative or conjugate bit would crash in torch's fallback kernel.
     """
     x, weight = random((4, 64), torch.float32, device), make_weight("same", 64, torch.float32, device)
     assert torch.equal(oxiwarp.rms_norm(torch._neg_view(x), weight), -oxiwarp.rms_norm(x, weight))
@@ -184,9 +184,9 @@ def test_lazily_negated(device):
 
 
 def test_lazily_negated_for_the_operator(device):
-    """The operator `rms_norm_out` resolves inputs with torch's negative bit.
+    """The torch operator `rms_norm_out` resolves the negative bit of inputs (torch's lazy negation).
 
-    It rejects an `out` with a negative or conjugate bit, and does not write to it.
+    It rejects an `out` with a negative or conjugate bit, and does not write to this `out`.
     """
     op = torch.ops.oxiwarp.rms_norm_out
     x, weight = random((4, 64), torch.float32, device), make_weight("same", 64, torch.float32, device)
@@ -201,7 +201,7 @@ def test_lazily_negated_for_the_operator(device):
 
 
 def test_the_operator_leaves_counting_to_the_function(device):
-    """The operator `rms_norm_out` does not increment the version counter of `out`. The function `rms_norm` does."""
+    """The torch operator `rms_norm_out` does not change the version counter of `out`; `oxiwarp.rms_norm` does."""
     x = random((4, 64), torch.float32, device)
     out = torch.empty_like(x)
     version = out._version
@@ -212,7 +212,7 @@ def test_the_operator_leaves_counting_to_the_function(device):
 
 
 def test_out_counts_as_a_write(device):
-    """A backward pass that saved `out` raises an error if `rms_norm` overwrote it.
+    """If autograd saved `out` and `rms_norm` then overwrote it, the backward pass raises an error.
 
     Inference tensors, which have no version counter, work as `out`.
     """

@@ -12,7 +12,8 @@ from norms import rms_norm_gated
 import oxiwarp
 
 ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
-# For each transformers class: the options of `rms_norm_gated` that match it, and a constructor for N columns.
+# For each transformers class: the options of `rms_norm_gated` that give the same results, and a function that
+# makes a module with N columns.
 CLASSES = {
     "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
     "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
@@ -51,7 +52,8 @@ def test_table(rows, cols, dtype, device):
 def test_has_the_roundings_of(name, dtype, device):
     """The result equals the transformers class, except for a few values that are rounded differently.
 
-    The causes are the order of the sum and the last bit of exp.
+    These values differ because oxiwarp and torch add a row's squares in different orders and use different exp
+    functions.
     """
     module, cls = name.split(".")
     try:
@@ -74,9 +76,9 @@ def test_has_the_roundings_of(name, dtype, device):
 @pytest.mark.parametrize("kind", [None, "same", "f32"])
 @pytest.mark.parametrize("options", ORDERS, ids=str)
 def test_rounding_orders(options, kind, dtype, device):
-    """For each value of `rounding`, the result equals torch operators that round alike, except for a few values.
+    """For each value of `rounding`, nearly all results equal a chain of torch operators with the same roundings.
 
-    The results of the two values differ.
+    The test also checks that the two values of `rounding` give different results.
     """
     x, gate = random((32, 512), dtype, device), random((32, 512), dtype, device, seed=2)
     weight = make_weight(kind, 512, dtype, device)

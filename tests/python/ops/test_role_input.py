@@ -1,4 +1,7 @@
-"""Tests of operands that every public operator rejects: the error names the operator and the operand."""
+"""Tests of operands that every public operator rejects, such as lists and sparse tensors.
+
+The error names the operator and the operand.
+"""
 
 import re
 
@@ -13,15 +16,17 @@ MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, for
 FORM = pytest.mark.parametrize("name", MOST.values())
 
 
-# torch operators read coordinates, in any layout. Positions and targets with gaps are copied.
+# Operands that need not be contiguous. torch operators read `coordinates` in any layout. `positions` and
+# `target` are copied if they have gaps.
 COMPUTED = ("coordinates",)
 COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """Check that the call `FORMS[name]` raises `error` with the text `what` if `change` is applied to any operand.
+    """For each operand, check that the call `FORMS[name]` raises `error` with the text `what` if `change` is applied.
 
-    `first`: also change the first operand. `skip`: operands not to change. A valid call must work afterwards.
+    If `first` is false, the first operand is not changed. The operands in `skip` are not changed either. A valid call
+    must work afterwards.
     """
     form = FORMS[name]
     x = random(SHAPE, form.info.dtypes[0], device)

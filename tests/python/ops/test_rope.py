@@ -47,7 +47,8 @@ def nearly(got, wanted):
 def test_diffusers(unbind_dim, dtype, device):
     """`rope` equals diffusers' rotation for interleaved pairs and for half-split pairs.
 
-    Flux, HunyuanVideo and CogVideoX use `unbind_dim` -1. StableAudio, OmniGen and Cosmos use -2.
+    diffusers selects the pairs by `use_real_unbind_dim`. It is -1 (interleaved) in Flux, HunyuanVideo and CogVideoX,
+    and -2 (half-split) in StableAudio, OmniGen and Cosmos.
     """
     q, k = pair(dtype, device, dim=128)
     cos, sin = get_1d_rotary_pos_embed(
@@ -86,7 +87,7 @@ def test_fused_projection(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_text_tokens_pass(dtype, device):
-    """Text tokens are not rotated. They come first in CogVideoX and last in HunyuanVideo."""
+    """`rope` copies text tokens without a rotation. They come first in CogVideoX and last in HunyuanVideo."""
     q, k = pair(dtype, device, tokens=20)
     cos, sin = get_1d_rotary_pos_embed(64, torch.arange(13, device=device), use_real=True)
     wanted = q.clone()
@@ -118,7 +119,7 @@ def test_complex_tables(dtype, device):
 def test_ltx(dtype, device):
     """`rope` and `rope_3d` equal LTX-Video's rotation of all 2048 columns, before the split into heads.
 
-    The first columns are not rotated.
+    LTX-Video does not rotate the first columns of a token.
     """
     rope = transformer_ltx.LTXVideoRotaryPosEmbed(dim=2048, base_num_frames=20, base_height=2048, base_width=2048)
     q = random((2, 24, 2048), dtype, device)
@@ -139,8 +140,8 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # `addcmul` may fuse two steps that oxiwarp rounds separately. This changes the last bit in float32,
-    # but no 16-bit result on CUDA.
+    # `addcmul` in diffusers may fuse a product and a sum that oxiwarp rounds separately. On CUDA, this
+    # changes the last bit of float32 results, but no 16-bit result.
     if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
     else:
@@ -154,7 +155,7 @@ def test_ltx2(dtype, device):
 def test_wan(dtype, device):
     """`rope` and `rope_3d` equal Wan's processor, which writes even and odd columns separately.
 
-    Its tables have shape `[1, S, 1, D]`.
+    Wan's cos and sin tables have shape `[1, S, 1, D]`.
     """
     video = torch.empty(1, 16, 2, 6, 4, device=device)
     cos, sin = WanRotaryPosEmbed(128, (1, 2, 2), 1024).to(device)(video)
@@ -179,7 +180,7 @@ def test_hunyuan_splits(dtype, device):
     cos, sin = HunyuanVideoRotaryPosEmbed(2, 1, [16, 56, 56], 256.0)(video)
     q, _ = pair(dtype, device, batch=1, dim=128)
     same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
-    # The angles of diffusers are float32 products, those of oxiwarp float64 products.
+    # diffusers computes the angles in float32 and oxiwarp in float64, so the results are only close.
     y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
     torch.testing.assert_close(
         y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
@@ -209,7 +210,7 @@ def llama_tables(dtype, device, *, dim, interleaved=False):
 def test_llama(dtype, device):
     """`rope` equals LLaMA's rotation, with grouped-query attention and transposed views.
 
-    LLaMA rounds three times in 16 bits, so that mode "fast" differs.
+    In 16 bits, LLaMA's code rounds three times. Mode "fast" rounds once, so its results differ.
     """
     cos, sin = llama_tables(dtype, device, dim=128)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))

@@ -49,7 +49,7 @@ def test_1d_is_torch_on_cuda(cuda):
 
 
 def test_1d_frequencies_are_not_doubled(device):
-    """`rope_1d` rotates pair i by `theta**(-2i/D)`. Tests of shapes would also accept the wrong exponent -4i/D."""
+    """`rope_1d` rotates pair i by `theta**(-2i/D)`. A test of shapes alone would not find the wrong exponent -4i/D."""
     x = torch.zeros(1, 2, 1, 8, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_1d(x)
@@ -215,7 +215,7 @@ def test_refused_by_1d(options, error, message, device):
     ],
 )
 def test_refused_by_3d(options, error, message, device):
-    """`rope_3d` rejects invalid options. `at` is the shape of the argument `coordinates`."""
+    """`rope_3d` rejects invalid options. In `options`, `at` is the shape of the tensor to pass as `coordinates`."""
     q = pair(torch.float32, device)[0][:, :, 0]
     options = dict(options)
     if "at" in options:
@@ -227,7 +227,7 @@ def test_refused_by_3d(options, error, message, device):
 
 
 def test_what_a_grid_may_be(device):
-    """A grid may be a list, a `torch.Size` or a numpy array, and may be absent if there are coordinates."""
+    """A `grid` for `rope_3d` may be a list, a `torch.Size` or a numpy array. It is optional with `coordinates`."""
     q = pair(torch.float32, device)[0][:, :, 0]
     y = oxiwarp.rope_3d(q, grid=(1, 3, 4))
     for grid in ([1, 3, 4], torch.Size((1, 3, 4)), numpy.array([1, 3, 4])):

@@ -1,4 +1,7 @@
-"""Tests of batch invariance: in every row operator and its gradient, a row's bits do not depend on other rows."""
+"""Tests of batch invariance: the bits of a row's result and gradient do not depend on other rows.
+
+This holds for every operator that works on rows.
+"""
 
 import pytest
 import torch
@@ -9,15 +12,15 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# Roles of operands with one entry per row, and of operands that may broadcast. `TOKEN` marks cases
-# with a separate scale for each row.
+# A role (such as `Role.ROWS`) tells the shape of an operand. `OF_ROWS`: operands with one entry per row.
+# `BROADCAST`: operands that may broadcast. `TOKEN` marks cases with a separate scale for each row.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
 
 def by_row(form: Form) -> Form | None:
-    """Return the form with a position for each row, or None if its rows depend on each other."""
+    """Return `form` (one way to call an operator) with explicit positions, or None if its rows depend on each other."""
     if form.info.rows is None:
         return None
     positions = [name for name, role in form.info.roles.items() if role is Role.POSITIONS]
@@ -26,7 +29,7 @@ def by_row(form: Form) -> Form | None:
 
 
 def cases() -> dict[str, tuple[Form, bool]]:
-    """Return all cases by name: a form, and whether each row has a separate scale."""
+    """Return all test cases by name: a form (one way to call an operator), and whether each row has its own scale."""
     made = {}
     for name, plain in FORMS.items():
         if (form := by_row(plain)) is None:
@@ -41,7 +44,7 @@ CASES = cases()
 
 
 class Rows(Operands):
-    """Operands for a batch of rows `[rows, cols]`. `part` selects a range of rows."""
+    """Operands for a call on rows `[rows, cols]`. The method `part` restricts them to a range of rows."""
 
     def __init__(self, like: Tensor, own_scale: bool):
         super().__init__(like[None])
@@ -67,10 +70,10 @@ class Rows(Operands):
 
 
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
-    """Return an operator's results and the gradient of the rows `x`, one line per row.
+    """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of `x`.
 
-    Two cases have no gradient here. In `info.twice` cases, torch operators compute it. With a scale per row, a call
-    with one row has a shared scale, for which torch does not round a product.
+    In two cases, the gradient is left out. If `info.twice` is true, torch operators compute the gradient. If each row
+    has its own scale, a call with one row has a single scale, and torch then skips the rounding of a product.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]
@@ -108,5 +111,5 @@ def test_rows_alone(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_cuda(name, dtype, cuda):
-    """The bits of a row do not depend on other rows if there are more rows than blocks in the first wave."""
+    """A row's bits do not depend on other rows, even if there are more rows than blocks in the first wave."""
     check(name, 100_000, 512, dtype, cuda)

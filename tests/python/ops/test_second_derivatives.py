@@ -21,15 +21,15 @@ REFUSED = "differentiate twice"
 
 
 def total(name):
-    """Return a function that sums the operator's result, and its input. The incoming gradient of a sum is constant."""
+    """Return (function, input). The function sums the operator's result, so that the incoming gradient is constant."""
     call, x = CALLS[name]
     return (lambda z: call(z).float().sum()), x
 
 
 def penalty(f, x):
-    """Return the gradient of a gradient penalty, a loss that contains the squared norm of the gradient of `f`.
+    """Return the gradient of the squared norm of the gradient of `f` (a gradient penalty), plus the sum of `x`.
 
-    The loss also has the sum of `x`, so that a gradient exists even if the second derivative is missing.
+    Because of the sum of `x`, autograd finds a gradient even if an operator has no second derivative.
     """
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -56,7 +56,7 @@ def test_refused(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_constant_gradients(name):
-    """The second derivative of a linear operator is 0. If the incoming gradient is not constant, it is an error."""
+    """The second derivative of a linear operator is 0, but an error if the incoming gradient is not constant."""
     f, x = total(name)
     with torch.enable_grad():
         assert torch.equal(penalty(f, x), torch.ones_like(x))
@@ -79,9 +79,9 @@ def test_right_where_torch_computes_it(name):
 
 
 def test_first_derivatives_with_a_graph():
-    """First derivatives with `create_graph` are right, also through a checkpoint.
+    """First derivatives with `create_graph=True` are right, even in `torch.utils.checkpoint`.
 
-    A checkpoint can unpack its saved tensors only once.
+    In a checkpoint, a backward pass that reads a saved tensor twice raises an error.
     """
     x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
     norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731
@@ -109,7 +109,10 @@ def test_jacobians(name):
 
 
 def test_frozen_models():
-    """A gradient penalty on the input of a patched model is an error, even if no parameter requires grad."""
+    """A gradient penalty, which needs a second derivative, is an error in a patched model.
+
+    This also holds for a penalty on the input if no parameter requires grad.
+    """
     model, x = net().requires_grad_(False), net_input()
     f = lambda z: model(z).sum()  # noqa: E731
     right = penalty(f, x)
@@ -123,7 +126,8 @@ def test_frozen_models():
 def test_compiled():
     """For a compiled function, torch itself raises an error in the `backward` of a second derivative.
 
-    A call of `torch.autograd.grad` with explicit inputs raises none, because torch's node has no path to them.
+    `torch.autograd.grad` with explicit inputs raises no error, because torch's autograd node has no path to these
+    inputs.
     """
     torch.compiler.reset()
     leaf = random((4, 16), torch.float32, "cpu").requires_grad_()

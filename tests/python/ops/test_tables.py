@@ -1,4 +1,7 @@
-"""Tests of the cache of tables between calls: who may read an entry, and which results are not cached."""
+"""Tests of the cache for tensors that several calls need, such as rotary tables.
+
+They check which calls use a cache entry, and which results are not cached.
+"""
 
 import itertools
 import sys
@@ -20,7 +23,7 @@ from oxiwarp.ops._rope_tables import frequencies
 
 @pytest.fixture
 def halves():
-    """Return a function with cached results. Its attribute `seen` has the arguments of all real calls."""
+    """Return a function with cached results. Its attribute `seen` lists the sizes that were not in the cache."""
     seen = []
 
     @kept
@@ -33,7 +36,7 @@ def halves():
 
 
 def test_made_once(halves, device):
-    """The same arguments give the same tensor. The oldest entry is dropped if there are too many."""
+    """The same arguments give the same tensor. If there are more than `KEPT` entries, the oldest one is dropped."""
     first = halves(3, device)
     assert halves(3, device) is first and halves(4, device) is not first and halves.seen == [3, 4]
     for count in range(5, KEPT + 4):
@@ -43,7 +46,7 @@ def test_made_once(halves, device):
 
 
 def test_made_in_inference_mode(halves):
-    """A tensor made in inference mode may be saved for a backward, and gets no gradient."""
+    """A tensor that is cached in inference mode is an ordinary tensor. Autograd may save it for a backward pass."""
     with torch.inference_mode():
         made = halves(3, torch.device("cpu"))
     assert not made.is_inference() and not made.requires_grad
@@ -54,7 +57,7 @@ def test_made_in_inference_mode(halves):
 
 
 def test_fake_tensors(halves):
-    """Fake tensors are not cached, and a fake call does not read the cache."""
+    """Results that are fake tensors are not cached, and a call in `FakeTensorMode` does not read the cache."""
     for _ in range(2):
         with FakeTensorMode():
             assert not lasts(halves(3, torch.device("cpu")))
@@ -71,7 +74,7 @@ def test_transforms(halves):
 
 
 def test_large_ones():
-    """The cache does not store entries that are too large. If the total is too large, it drops the oldest first."""
+    """A result that exceeds the byte limit is not cached. If the total exceeds it, the oldest entries are dropped."""
     store = {}
     for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
         keep(store, KEPT, bytes_, torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
@@ -79,7 +82,7 @@ def test_large_ones():
 
 
 def test_grids():
-    """The cached tables for many video sizes stay below one common limit in bytes."""
+    """The cached tables for many video sizes take at most `MOST_BYTES` in total."""
     before = dict(_rope_tables.grid_tables.store)
     _rope_tables.grid_tables.store.clear()
     for width in range(8, 8 + KEPT):
@@ -111,7 +114,7 @@ def test_threads():
 
 
 def test_rope_1d_after_fake_tensors():
-    """Frequencies made in a fake call are not reused in a real call."""
+    """Rotary frequencies that `rope_1d` computes as fake tensors are not reused for real tensors."""
     q = random((1, 6, 2, 16), torch.float32, "cpu")
     with FakeTensorMode() as mode:
         oxiwarp.rope_1d(mode.from_tensor(q), theta=123.0)
@@ -122,9 +125,9 @@ def test_rope_1d_after_fake_tensors():
 
 
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
-    """Captured calls read entries of any stream, because they cannot copy from the CPU.
+    """A call in a CUDA graph capture reads cache entries of any stream, as a capture allows no copies from the CPU.
 
-    Entries that a graph reads are never freed. Without `graphs`, a captured call makes the result again.
+    An entry that a graph reads is never freed. With `graphs=False`, a call in a capture computes the result again.
     """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)
@@ -145,9 +148,10 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
 
 
 def test_what_graphs_hold(monkeypatch):
-    """Graphs keep large tables alive up to a limit, beyond which a graph makes separate ones.
+    """A captured graph keeps the cached tables that it reads alive, up to a total size of `MOST_BYTES`.
 
-    They keep all small tables, because a captured call may be unable to make them.
+    Beyond this limit, a capture computes large tables again, for its graph only. Small tables are always kept alive,
+    because a capture may be unable to compute them.
     """
     store, device = {}, torch.device("cuda")
     monkeypatch.setattr(_cache, "_of_graphs", [])
@@ -163,12 +167,15 @@ def test_what_graphs_hold(monkeypatch):
 
 
 def test_frequencies_of_graphs():
-    """Frequencies of any head dimension count as small. They are always kept, because a graph cannot make them."""
+    """For every head dimension, rotary frequencies are at most `SMALL` bytes, so graphs always keep them alive.
+
+    A capture cannot compute frequencies, because they are copied from the CPU.
+    """
     assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _cache.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):
-    """Another stream gets a separate entry. A CUDA graph uses the existing one."""
+    """A call on another stream gets a separate cache entry. A call in a CUDA graph capture uses an existing entry."""
     device = torch.device(cuda.type, torch.cuda.current_device())
     made, graph = halves(3, device), torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):

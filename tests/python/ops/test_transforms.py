@@ -28,7 +28,7 @@ def test_every_operator_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
-    """vmap gives the results of a loop without a warning, for any batch dimension."""
+    """`torch.vmap` of an operator equals a loop over the batch, for any batch dimension, and prints no warning."""
     call, x = calls(device)[name]
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():
@@ -72,7 +72,7 @@ def test_gradients_through_vmap(name, device):
 
 
 def test_a_gradient_that_is_not_recorded(device):
-    """Under vmap, a torch operator without a gradient raises an error if an input requires grad."""
+    """Under vmap, a torch operator without an autograd formula raises an error if an input requires grad."""
     x = torch.ones(2, 3, 8, device=device, requires_grad=True)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="softmax: an input under torch.vmap requires grad"):
         torch.func.vmap(lambda t: torch.ops.oxiwarp.softmax(t, False))(x)
@@ -90,8 +90,8 @@ def test_gradients_of_a_function(name, device):
         assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
 
 
-# Without `cross_entropy`: torch raises for its division under vmap over an empty batch. The same division
-# raises in `torch.nn.functional.cross_entropy`.
+# `cross_entropy` is left out: under vmap over an empty batch, torch raises an error when the mean loss is
+# divided. `torch.nn.functional.cross_entropy` raises the same error.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
     call, x = calls(device)[name]
@@ -100,9 +100,9 @@ def test_vmap_of_no_elements(name, device):
 
 @pytest.mark.parametrize("dim", [1, -1])
 def test_vmap_over_parameters(dim, device):
-    """Input and weight may be batched in any dimension, although the elements of a weight then have gaps.
+    """Input and weight may be batched in any dimension, even if the weight of each element is then not contiguous.
 
-    Without vmap, a weight with gaps is an error.
+    Without vmap, a weight that is not contiguous is an error.
     """
     x, weight = random((3, 5, 8), torch.float32, device), random((3, 8), torch.float32, device, 1)
     loop = torch.stack([oxiwarp.rms_norm(a, b) for a, b in zip(x, weight, strict=True)])
@@ -173,7 +173,8 @@ def test_patched_models_with_rotations(make, arguments, device):
 def test_patched_transformers(name, device):
     """A patched transformer under vmap equals a loop, whether the image or the text input is batched.
 
-    Its blocks write parts of one tensor separately. Under vmap they concatenate these parts instead.
+    Outside vmap, its blocks write text and image tokens into two parts of one tensor. Under vmap, they concatenate both
+    parts instead.
     """
     if name == "mochi":
         model, inputs = mochi(device=device), mochi_input(device=device)
@@ -184,7 +185,8 @@ def test_patched_transformers(name, device):
     def run(key, value):
         return model(**{**inputs, key: value, "return_dict": False})[0]
 
-    # Under vmap, torch's memory-efficient attention rejects a mask whose batch dimension is not expanded.
+    # The math backend is needed: torch's memory-efficient attention rejects a vmapped mask whose batch
+    # dimension is not expanded.
     with sdpa_kernel(SDPBackend.MATH):
         for key in ("hidden_states", "encoder_hidden_states"):
             batch = torch.stack([inputs[key], inputs[key] / 2])
@@ -196,7 +198,10 @@ def test_patched_transformers(name, device):
 @SLOW
 @pytest.mark.parametrize("name", ["flux", "hunyuan_video"])
 def test_compiled_vmap(name, device):
-    """A compiled vmap of a patched block equals the eager vmap: operators write to a separate buffer per element."""
+    """A compiled vmap of a patched block equals the eager vmap.
+
+    In both, the operators of the block write to a separate buffer for each element of the batch.
+    """
     family = FAMILIES[name]
     model, columns = build(family, device=device), 64
     oxiwarp.patch(model, cpu_kernels=True)
@@ -212,7 +217,7 @@ def test_compiled_vmap(name, device):
 
 
 def test_out_under_vmap(device):
-    """Under vmap, each element is written to its part of a batched `out`. An `out` without batch is an error."""
+    """Under vmap, each batch element's result is written to its part of `out`. An unbatched `out` is an error."""
     x, out = random((3, 4, 8), torch.float32, device), torch.empty(3, 4, 8, device=device)
     torch.func.vmap(lambda x, out: oxiwarp.gelu(x, out=out))(x, out)
     assert torch.equal(out, oxiwarp.gelu(x))
@@ -225,9 +230,10 @@ def again(x):
 
 
 def test_streams_joined_under_tracers():
-    """`joined` undoes `apart`: in eager mode without a copy, and also under transforms and in tracing.
+    """`joined(*apart(x, n))`, which splits and concatenates a tensor, gives `x`: in eager mode without a copy.
 
-    Traced tensors have no memory, so `joined` cannot see there that two parts are adjacent.
+    It also works under transforms and in tracing. Traced tensors have no addresses, so `joined` cannot detect that the
+    two parts are adjacent.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

@@ -1,4 +1,4 @@
-"""The activations in eager torch as models write them, and comparisons with them."""
+"""Activations as models write them with torch operators, and functions that compare oxiwarp's results with them."""
 
 import functools
 import math
@@ -59,17 +59,17 @@ def every_16_bit_value(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def same_bits(y: Tensor, own: Tensor) -> bool:
-    """Return whether all bits are equal, including the sign of zero. Any two NaN are equal."""
+    """Return whether two tensors have the same bits, including the sign of zero. A NaN equals any other NaN."""
     integer = torch.int32 if y.dtype == torch.float32 else torch.int16
     return bool(((y.view(integer) == own.view(integer)) | (y.isnan() & own.isnan())).all())
 
 
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
-    """Check that `y` has the bits of torch's chain on a GPU, or nearly the same values on the CPU.
+    """Check that `y` equals `own`, the result of torch operators: bit for bit on a GPU, nearly on the CPU.
 
-    On the CPU, exponentials differ in their last bits. A value differs by less than two units of its dtype at `scale`,
-    which covers the cancellation in `1 + erf(x)`. The CPU check skips values beyond 1e4 and subnormal ones: torch's CPU
-    kernels overflow and underflow earlier than oxiwarp's.
+    On the CPU, the exp functions of torch and oxiwarp differ in the last bits. A value may be off by 2 eps of `scale`
+    (16 eps in float32), because `1 + erf(x)` cancels. The CPU check skips values beyond 1e4 and subnormal values,
+    because torch's CPU kernels overflow and underflow earlier than oxiwarp's kernels.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
@@ -90,7 +90,10 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
 
 
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
-    """Check that `y` is within half a unit of the float64 result, plus the float32 error relative to `scale`."""
+    """Check `y` against the float64 result `right`.
+
+    The bound is half a unit in the last place, plus a float32 error relative to `scale`.
+    """
     epsilon = torch.finfo(y.dtype).eps
     allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7
     excess = (y.double() - right).abs() / allowed

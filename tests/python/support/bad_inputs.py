@@ -1,4 +1,7 @@
-"""Invalid operands by role. Each one is a change of one operand of a valid call."""
+"""Makes invalid calls of operators. Each one differs from a valid call in one operand.
+
+The role of an operand, such as `Role.VECTOR`, determines its valid shapes and dtypes, and hence the invalid ones.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +50,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 
 
 def changes(role: Role) -> dict[str, Change]:
-    """Return the changes that make an operand of this role invalid, by description."""
+    """Return changes that make an operand of this role invalid. The keys describe the changes."""
     if role in (Role.VECTOR, Role.BIAS, Role.HEAD_VECTOR, Role.FREQUENCIES):
         return DTYPES | SHAPES
     if role in (Role.POSITIONS, Role.CLASSES):  # several dtypes are valid
@@ -56,7 +59,7 @@ def changes(role: Role) -> dict[str, Change]:
 
 
 def bad_calls(form: Form, x: Tensor) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield an argument's name, what is wrong with it, and all arguments of the form with this one changed."""
+    """Yield invalid calls: the name of the changed argument, what is wrong with it, and all arguments of the call."""
     right = form.arguments(x, Operands(x))
     for name, role in form.roles.items():
         for what, change in changes(role).items():

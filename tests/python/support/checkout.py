@@ -1,4 +1,4 @@
-"""The root folder of the checkout, or of the bundle made from it. Both have these tests in `tests/python`."""
+"""The root folder of the repository, or of the test bundle that `make bundle` makes from it."""
 
 from pathlib import Path
 

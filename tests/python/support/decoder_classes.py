@@ -1,4 +1,7 @@
-"""Finds the transformers classes whose source a decoder fusion supports. Many are copies of each other."""
+"""Finds the transformers classes that a decoder fusion (a rewritten `forward`) supports.
+
+A fusion supports a class if it knows the source of the class's `forward`. Many classes have the same source.
+"""
 
 import ast
 import functools
@@ -15,9 +18,9 @@ CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)])", re.MULTILINE | re.DOTALL)
 
 
 def forwards(text, ending):
-    """Yield the source of `forward` of each class whose name has this ending.
+    """Yield the source of `forward` of each class in `text` whose name ends with `ending`.
 
-    Only these classes are parsed. Parsing the whole text takes ten times as long.
+    Only the text of these classes is parsed, because parsing the whole file takes ten times as long.
     """
     for found in CLASS.finditer(text + "\nend"):
         if found[1].endswith(ending):
@@ -29,9 +32,9 @@ def forwards(text, ending):
 
 @functools.cache
 def known(fusion):
-    """Return the supported classes by name.
+    """Return the transformers classes that `fusion` supports, by name.
 
-    A module is imported only if its text has such a class, because transformers has about 400 modules.
+    transformers has about 400 modules. To save time, only modules whose text has a supported class are imported.
     """
     spec, fusion = importlib.util.find_spec("transformers"), FUSIONS[fusion]
     if spec is None:

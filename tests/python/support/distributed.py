@@ -20,7 +20,7 @@ PATIENCE, AFTER_A_FAILURE = 180, 10  # timeouts in seconds; a GPU's first check 
 
 @functools.cache
 def mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None) -> DeviceMesh:
-    """Return a device mesh. It is cached, because each new mesh creates process groups."""
+    """Return a torch device mesh from a cache, because each new mesh creates process groups."""
     return init_device_mesh(kind, shape, mesh_dim_names=names)
 
 
@@ -36,12 +36,12 @@ class Place(NamedTuple):
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def mesh(self, *shape: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
-        """Return a mesh of all ranks, one-dimensional if no shape is given."""
+        """Return a device mesh of all ranks. Without a shape, the mesh has one dimension."""
         return mesh(self.device.type, shape or (WORLD,), names)
 
 
 class Ranks:
-    """`WORLD` processes of one backend. They are reused, because most checks take less time than a start."""
+    """A pool of `WORLD` processes of one backend. Checks reuse them, because a start takes longer than most checks."""
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend, self.folder = backend, folder
@@ -87,7 +87,7 @@ class Ranks:
 
 
 def answer(pipe: connection.Connection) -> list[str]:
-    """Return a list with the traceback of a process if its check raised, or `[""]` if the process has ended."""
+    """Return the failures of a process: its traceback if its check raised, or `""` if the process has ended."""
     try:
         failure = pipe.recv()
     except EOFError:
@@ -96,7 +96,7 @@ def answer(pipe: connection.Connection) -> list[str]:
 
 
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
-    """Run the checks that arrive through the pipe until it is closed."""
+    """Run the checks that the test process sends through `pipe`, until the pipe is closed."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
@@ -112,7 +112,8 @@ def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> N
         try:
             check, arguments = pipe.recv()
         except EOFError:
-            # Skip the interpreter's shutdown: it sometimes aborts if a thread of gloo or autograd still runs.
+            # Skip the interpreter's shutdown, which sometimes aborts if a thread of gloo or autograd still
+            # runs.
             os._exit(0)
         try:
             check(Place(rank, device), *arguments)

@@ -27,12 +27,12 @@ from oxiwarp import transformers_attention
 def train(place: Place, name: str, how: str, order: str) -> None:
     """Check a training step in DDP or FSDP2 against the same step on a single device, bit for bit.
 
-    The gradients equal the mean over the ranks' gradients. This holds to the bit because parameters are gathered
-    unchanged, and because the mean of two ranks rounds once. The test uses torch's math attention: the faster backends
-    sum gradients in no fixed order.
+    The gradients must equal the mean of the gradients that the inputs of each rank give on a single device. The bits
+    are equal because parameters are gathered unchanged, and because the mean of two ranks is rounded once. The test
+    uses torch's math attention, because faster backends sum gradients in no fixed order.
 
-    FSDP2 sums the gradients of a block's inputs per block, and autograd sums them per use. Gradients of tensors that
-    several blocks read (the time and text embeddings) may therefore differ by one rounding.
+    There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a sum. FSDP2
+    adds one term per block and autograd one term per use, so this gradient may differ by one rounding.
     """
     model = build(name, place).requires_grad_()
     with sdpa_kernel(SDPBackend.MATH):
@@ -67,7 +67,10 @@ def train(place: Place, name: str, how: str, order: str) -> None:
 def step(
     wrapped: nn.Module, arguments: dict, model: nn.Module | None = None
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, int]]:
-    """Run a forward and a backward. Return the result, the gradients by name in `model`, and the oxiwarp operators."""
+    """Run a forward and a backward pass of `wrapped`.
+
+    Return the result, the gradients by parameter name, and the number of calls of each oxiwarp operator.
+    """
     model = wrapped if model is None else model
     (result,), kernels = run(wrapped, arguments)
     result.float().square().mean().backward()
@@ -103,20 +106,21 @@ def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
 
 @torch.no_grad()
 def parallel(place: Place, name: str, how: str, order: str) -> None:
-    """Check a patched model under diffusers' parallelism.
+    """Check a patched model under diffusers' context or tensor parallelism.
 
-    The result equals that of the stock model under the same parallelism, and is as accurate as on one device. The same
-    oxiwarp kernels run as on one device, with each rank's part of the tables. Under context parallelism, diffusers'
-    attention stays in place even with `attention=True`, because it gathers keys and values.
+    The result must equal the result of the unpatched model under the same parallelism. It must be as accurate as on one
+    device, and call the same oxiwarp operators. Under context parallelism, diffusers' attention gathers keys and
+    values. `patch` therefore must not replace it, even with `attention=True`.
     """
-    # A separate RMSNorm module, such as Qwen-Image's for text, promises torch's roundings, not its bits.
+    # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as
+    # Qwen-Image's for text. `patch` does not promise torch's bits for them, and this check compares bits.
     recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
-    # Ring attention needs the logsumexp of each part, which `native` does not return. The backend is set in
-    # a context, because a backend that is set on a model stays active for other models.
+    # Ring attention needs the log-sum-exp of each rank's keys, which the backend "native" does not return.
+    # The backend is set in a context. If it were set on the model, it would stay active for other models.
     with attention_backend("_native_flash" if how == "ring" else "native"):
         alone = model(**own)[0]
         with oxiwarp.patched(model, **recipe | dict(attention=False)):
@@ -143,7 +147,7 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
 
 
 def parallel_training(place: Place, name: str, how: str) -> None:
-    """Check float32 gradients against the stock model under the same parallelism.
+    """Check the float32 gradients of a patched model against the unpatched model under the same parallelism.
 
     The error is at most 1e-3 of the largest gradient of the parameter.
     """
@@ -176,14 +180,14 @@ def enable(model: nn.Module, how: str, place: Place) -> None:
 
 
 def refused(place: Place, name: str) -> None:
-    """Check that an operator without a sharding rule raises an error instead of computing on one shard."""
+    """Check that an operator without a DTensor sharding rule raises an error instead of computing on one shard."""
     call, x = calls(place.device)[name]
     with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
         call(distribute_tensor(x, place.mesh(), [Shard(0)]))
 
 
 def sharded_rows(place: Place) -> None:
-    """Check that an operator runs on rows that are sharded over the ranks, and that its result is sharded alike."""
+    """Check that `rms_norm` accepts rows that are sharded over the ranks, and that its result is sharded alike."""
     x, weight = (random(shape, torch.float32, place.device) for shape in ((4, 16), (16,)))
     mesh = place.mesh()
     y = oxiwarp.rms_norm(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()]))
@@ -209,7 +213,7 @@ def keys_of_one_rank(place: Place, compiled: bool) -> None:
 
 @torch.no_grad()
 def distributed_activations(place: Place) -> None:
-    """Check that modules of a patched model run their original method on distributed tensors."""
+    """Check that a patched model runs the original methods of its modules on DTensors (distributed tensors)."""
     mesh, model = place.mesh(), net(device=place.device)
     x = net_input(device=place.device)
     expected = model(x)

@@ -19,7 +19,7 @@ class Size(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A diffusers model: its class, its inputs, and a small and a wide size."""
+    """A diffusers model: its class, a function that makes its inputs, and its sizes for the CPU and for GPUs."""
 
     cls: str
     inputs: Callable[[Size, Callable[..., Tensor]], dict[str, Any]]
@@ -31,7 +31,10 @@ class Family(NamedTuple):
 
 
 def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Module:
-    """Return the seeded model on the rank's device. Parameters have the dtypes that `from_pretrained` gives."""
+    """Return the model `name` with fixed random weights on the rank's device.
+
+    Its parameters have the dtypes that `from_pretrained` gives them. Some modules, for example, stay in float32.
+    """
     import diffusers
 
     family = FAMILIES[name]

@@ -1,4 +1,7 @@
-"""Checks of models with fused blocks: operators run, results equal the unpatched model's, `unpatch` works."""
+"""Checks of patched models whose blocks are fused (run as a rewritten `forward`).
+
+Their oxiwarp operators must run, their results must equal those of the unpatched model, and `unpatch` must work.
+"""
 
 from collections import Counter
 
@@ -28,17 +31,17 @@ def counts(calls, expected):
 
 
 def run(model, inputs):
-    """Call the model. Return its tensor results and the number of calls of each oxiwarp operator."""
+    """Call the model. Return the results that are tensors, and the number of calls of each oxiwarp operator."""
     with Operators() as operators:
         results = model(**inputs)
     return [result for result in results if isinstance(result, torch.Tensor)], dict(operators.calls)
 
 
 def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
-    """Check in each mode that the expected operators run and that the results are right.
+    """Check that a patched model calls its operators as often as `expected` says, and gives the right results.
 
-    In mode "exact" on a GPU, results have the bits of the unpatched model if `bits` is true. Otherwise they differ by
-    at most the rounding errors of their dtype.
+    If `bits` is true, results in mode "exact" on a GPU must equal the unpatched model bit for bit. In all other cases,
+    they may differ by the rounding errors of their dtype.
     """
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)
@@ -59,9 +62,10 @@ def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast
 
 
 def close(ours, own, right):
-    """Check that `ours` is as near to the unpatched result `own` as `own` is to the float32 result `right`.
+    """Check that the patched result `ours` and the unpatched result `own` differ by at most twice the rounding error.
 
-    In float32, allow 1e-5 of the largest value.
+    The rounding error is the difference between `own` and `right`, the unpatched float32 result. If `own` is also
+    float32, the results may differ by 1e-5 of the largest value.
     """
     off, own_off = (ours.double() - own.double()).abs(), (own.double() - right).abs()
     if own.dtype == torch.float32:
@@ -73,7 +77,8 @@ def close(ours, own, right):
 def check_compiled(model, inputs, expected, fullgraph=True):
     """Check that torch.compile does not change the results of the patched model.
 
-    The graph has the expected operators, except those in `INDUCTOR`, which are left to Inductor.
+    The graph must have the expected oxiwarp operators. `INDUCTOR` lists exceptions, for which Inductor generates the
+    code.
     """
     expected = {name: count for name, count in expected.items() if name not in INDUCTOR}
     oxiwarp.patch(model, cpu_kernels=True)
@@ -97,7 +102,10 @@ def check_compiled(model, inputs, expected, fullgraph=True):
 
 
 def check_gradients(model, inputs, expected):
-    """Check that the operators run in grad mode and that all gradients equal the unpatched model's, in float32."""
+    """Check the gradients of a patched model against those of the unpatched model, in float32.
+
+    The oxiwarp operators must run although the calls record gradients.
+    """
 
     def gradients():
         with torch.enable_grad():
@@ -118,7 +126,10 @@ def check_gradients(model, inputs, expected):
 
 
 def check_unknown_source(monkeypatch, model, classes, fusions):
-    """Check that objects with an unknown method are skipped, with a reason, and that others are patched."""
+    """Check that `patch` skips objects whose method has an unknown source, and that it reports the reason.
+
+    A fusion rewrites a method of a class, so it applies only to sources that it knows.
+    """
     from oxiwarp.patching.fusions import FUSIONS
 
     for cls, name in zip(classes, fusions, strict=True):

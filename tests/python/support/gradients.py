@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def gradients(function, inputs, dys):
-    """Return the gradients of `function(*inputs)` for its tensor inputs, with `dys` as the results' gradients."""
+    """Return the gradients of `function(*inputs)` for all tensor inputs. `dys` are the incoming gradients."""
     with torch.enable_grad():
         leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
         results = function(*leaves)
@@ -20,10 +20,11 @@ def wide(inputs):
 
 
 def check(ours, right, what, factor=1.0, dtype=None):
-    """Check that each gradient is within 2 eps of the float64 gradient (float32: `16 * factor` eps).
+    """Check each gradient against the float64 gradient: 2 eps for 16-bit dtypes, `16 * factor` eps for float32.
 
-    The unit is the largest element of a row: elements are sums of terms that cancel, so their own size does not bound
-    their error. `dtype` is the dtype of an intermediate tensor if it is coarser.
+    The error is relative to the largest element of a row. An element is a sum of terms that may cancel, so its own size
+    does not bound its error. `dtype` is the dtype of an intermediate tensor. Pass it if this dtype has a larger eps
+    than the gradients.
     """
     assert len(ours) == len(right)
     for i, (gradient, expected) in enumerate(zip(ours, right, strict=True)):

@@ -1,4 +1,4 @@
-"""RMSNorm in float64 and as torch operators, test shapes, and comparisons of results."""
+"""Formulas of RMSNorm in float64 and with torch operators, shapes to test, and comparisons of results."""
 
 import json
 
@@ -7,15 +7,15 @@ from checkout import ROOT
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # number of fraction bits
-SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the least subnormal
-# Error in ulp that is always allowed, because torch may be closer by chance if there are few elements. In
-# 16 bits the errors of the float32 computation do not show. In float32 the bound adds these errors, in units
-# of eps (at most 2 ulp):
+BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # fraction bits of each dtype
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponents of the least subnormals
+# Error of RMSNorm in ulp that `check_error` always allows. With few elements, torch's result may be exact by
+# chance. In 16 bits, the errors of the float32 computation are too small to matter. In float32, the bound
+# adds these errors, in units of eps (one eps is at most 2 ulp):
 # - 0.5 for the division of the mean and 0.5 for the addition of eps, both halved by the square root;
 # - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, 0.5 for offset + weight.
-# The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The rest is for
-# the sum of squares.
+# The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The remaining 0.35
+# ulp are for the sum of squares.
 LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
 TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
@@ -46,7 +46,7 @@ def make_weight(kind, cols, dtype, device) -> Tensor | None:
 
 
 def reference(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
-    """Compute RMSNorm in float64 from the rounded inputs. `rounding` is ignored: nothing is rounded in between."""
+    """Compute RMSNorm in float64. `rounding` has no effect, because intermediate results are not rounded."""
     x = x.double()
     y = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return y if weight is None else y * (weight.double() + weight_offset)
@@ -61,13 +61,13 @@ def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tens
 
 
 def ulps(y: Tensor, right: Tensor) -> Tensor:
-    """Return the distance from the float64 result `right` in units in the last place of `y`'s dtype."""
+    """Return the error of `y`, compared with the float64 result `right`, in units in the last place of `y`'s dtype."""
     exponent = torch.frexp(right.abs())[1].double() - 1 - BITS[y.dtype]
     return (y.double() - right).abs() / torch.exp2(exponent.clamp_min(SMALLEST[y.dtype]))
 
 
 def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
-    """Check that the largest error of `y` is at most twice that of torch's result `own`, or within `LEAST`."""
+    """Check that the error of `y`, in ulp, is at most `LEAST` or twice the largest error of torch's result `own`."""
     if y.numel() == 0:
         assert y.shape == right.shape
         return
@@ -82,10 +82,11 @@ def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
 
 
 def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
-    """Return whether `y` and `own` differ at most by the order of a float32 sum.
+    """Return whether a different order of a float32 sum can explain the differences between `y` and `own`.
 
-    Then at most 1 % of the 16-bit values differ, by at most `units` units in the last place. float32 values agree to
-    2e-6. `units` is larger than 1 if products follow the rounding, because each product may double the difference.
+    It can if at most 1 % of the 16-bit values differ, by at most `units` units in the last place. float32 values must
+    agree to 2e-6. `units` is larger than 1 if a rounded value is multiplied afterwards, because each product may double
+    the difference.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, own, rtol=2e-6, atol=1e-30)
@@ -94,5 +95,5 @@ def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
 
 
 def poisoned_like(x: Tensor) -> Tensor:
-    """Return an output full of NaN. An element that a kernel does not write stays NaN."""
+    """Return an output tensor full of NaN, so that a test finds elements that a kernel does not write."""
     return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

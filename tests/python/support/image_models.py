@@ -6,7 +6,10 @@ from video_models import build
 
 
 def sdxl(dtype=torch.float32, device="cpu", linear=True, **options):
-    """Return a UNet with attention in its down, middle and up blocks. `linear=False` gives SD 1.5's projections."""
+    """Return a UNet with attention in its down, middle and up blocks.
+
+    With `linear=False`, the projections around attention are convolutions, as in SD 1.5.
+    """
     import diffusers
 
     config = dict(
@@ -28,7 +31,7 @@ def sdxl_input(dtype=torch.float32, device="cpu"):
 
 
 def pixart(dtype=torch.float32, device="cpu"):
-    """Return a PixArt model: modulation tables, and a cross-attention that reads the residual stream."""
+    """Return a PixArt model. Its blocks have modulation tables, and a cross-attention without a norm before it."""
     import diffusers
 
     return build(
@@ -52,7 +55,7 @@ def pixart_input(dtype=torch.float32, device="cpu"):
 
 
 def dit(dtype=torch.float32, device="cpu", **options):
-    """Return a class-conditional DiT. One AdaLayerNormZero modulates both halves of a block."""
+    """Return a class-conditional DiT. In each block, one AdaLayerNormZero modulates attention and feed-forward."""
     import diffusers
 
     config = dict(

@@ -43,7 +43,7 @@ def step(family, model, dtype=torch.float32, device="cpu"):
 
 
 def ran(operators):
-    """Return the counts of all operators that ran except activations, which run in separate feed-forward modules."""
+    """Return the number of calls of each operator, without activations, which run in separate feed-forward modules."""
     return {name: n for name, n in operators.calls.items() if "activation" not in name}
 
 
@@ -165,7 +165,7 @@ def qwen_image_inputs(dtype, device):
 
 
 def qwen_image_edit_inputs(dtype, device):
-    """Return inputs with an output image and a source image. The tokens of the source have their own modulation."""
+    """Return inputs for Qwen-Image-Edit: an output image and a source image, whose tokens have another modulation."""
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 
@@ -253,8 +253,9 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# A block with two streams has 2 modulated norms and 2 x 2 gated residuals. Two of the residuals are fused
-# with the next norm. Queries and keys take one call per stream. A model ends with a modulated norm.
+# Each sum counts the calls per kind of block. A block with two streams (text and image) has, per stream, two
+# modulated norms and two gated residuals. One residual per stream is fused with the second norm.
+# `qk_norm_rope_out` runs once per stream. At the end, each model has one more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -279,7 +280,8 @@ FAMILIES = {
             qk_norm_rope=1,
         ),
     ),
-    # A text refiner block has 2 norms and 2 gated residuals. One residual is fused with the second norm.
+    # HunyuanVideo's text refiner block has two norms and two gated residuals. One residual is fused with the
+    # second norm.
     "hunyuan_video": Family(
         hunyuan_video,
         hunyuan_video_inputs,
@@ -304,9 +306,10 @@ FAMILIES = {
             qk_norm_rope=2,
         ),
     ),
-    # Each of the two streams has a norm before self-attention, before attention over text, before attention
-    # over the other stream (modulated twice), and before the feed-forward. All norms but the first are fused
-    # with the residual before them. Except in self-attention, queries and keys take one call each.
+    # LTX-2 has a video and an audio stream. Each stream has a norm before self-attention, attention over
+    # text, attention over the other stream, and the feed-forward. The third norm is modulated twice. All
+    # norms but the first are fused with the residual before them. Outside of self-attention, queries and keys
+    # are normalized by separate calls.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,

@@ -1,6 +1,7 @@
-"""One call of every norm of a diffusion transformer: the operator, the eager formula and the operands by name.
+"""The norms of diffusion transformers: for each one, the operator, its formula in eager torch, and its operands.
 
-The calls come from `op_info`: all operators with a reference whose operands are rows, vectors and modulations.
+They are made from `op_info`: all operators that have a reference function, and only rows, vectors and modulations
+(scale, shift and gate) as operands.
 """
 
 import functools
@@ -17,9 +18,10 @@ from oxiwarp.ops._roles import Role
 
 @dataclass(frozen=True)
 class Call:
-    """The public function of an op, its formula, and the names of its operands besides `x`.
+    """A public function, its formula in eager torch, and the names of its operands besides `x`.
 
-    `like_x` have the shape of `x`, `modulations` have `[B, 1, N]`, and `vectors` have `[N]`.
+    Operands in `like_x` have the shape of `x`, `[B, S, N]`. Those in `modulations` have shape `[B, 1, N]`, and those in
+    `vectors` have shape `[N]`.
     """
 
     ours: Callable
@@ -72,7 +74,7 @@ CALLS = made()
 
 
 def op_of(name):
-    """Return the operator name of a call, as its error messages have it."""
+    """Return the operator name with which the error messages of the call `name` begin."""
     return "ada_norm" if name == "modulated_rms_norm" else name.split(",")[0]
 
 

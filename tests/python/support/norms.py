@@ -1,4 +1,4 @@
-"""The norms of diffusion transformers in eager torch as models write them, their operands, and comparisons."""
+"""Norms of diffusion transformers as models write them with torch operators, operands for them, and comparisons."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from helpers import random
 from torch import Tensor
 
 EPS = 1e-6
-# Hidden sizes of SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
+# Hidden sizes of models. In this order: SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
 WIDTHS = (640, 1152, 1536, 2048, 3072, 4096, 5120, 6144)
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 FORMS = ("vector", "batch", "token", "batch slice", "token slice")
@@ -15,7 +15,7 @@ FORMS = ("vector", "batch", "token", "batch slice", "token slice")
 def operand(
     form: str, shape: tuple[int, int, int], dtype: torch.dtype, device, seed: int, scale: float = 0.3
 ) -> Tensor:
-    """Return a scale, shift or gate that broadcasts against `[B, S, D]`."""
+    """Return a random scale, shift or gate for rows `[B, S, D]`. `form` selects its shape, for example `[B, 1, D]`."""
     batch, tokens, cols = shape
     if form == "vector":
         return random((cols,), dtype, device, seed, scale)
@@ -51,7 +51,7 @@ def rms_norm_gated(
     activation: str = "silu",
     gate_first: bool = False,
 ) -> Tensor:
-    """Compute transformers' RMSNormGated. The activation is float32, or float64 if x is, and is not rounded."""
+    """Compute transformers' RMSNormGated. The activation is computed in float32 (float64 if x is) and not rounded."""
     wide = torch.float64 if x.dtype == torch.float64 else F32
     factor = {"silu": F.silu, "sigmoid": torch.sigmoid}[activation](gate.to(wide))
     h = x.to(wide) * factor if gate_first else x.to(wide)
@@ -83,9 +83,9 @@ def ada_norm(
     scale_table: Tensor | None = None,
     shift_table: Tensor | None = None,
 ) -> Tensor:
-    """Compute a block's norm and modulation with one operator per step.
+    """Compute `norm(x) * (1 + scale) + shift` with one torch operator per step, as models do.
 
-    All steps are in float32 if an operand is float32, as in Wan.
+    All steps are in float32 if the scale, shift or another operand is float32, as in Wan.
     """
     operands = [weight, bias, summed(scale, scale_table), summed(shift, shift_table)]
     if any(tensor is not None and tensor.dtype == F32 for tensor in operands):
@@ -99,7 +99,7 @@ def ada_norm(
 def gated_residual(
     x: Tensor, y: Tensor, gate: Tensor | None, *, gate_table: Tensor | None = None, clip: bool = False
 ) -> Tensor:
-    """Compute a block's gated residual, in float32 if the gate is float32, as in Wan."""
+    """Compute `x + gate * y` (a gated residual), in float32 if the gate is float32, as in Wan."""
     gate = summed(gate, gate_table)
     if gate is not None and gate.dtype == F32:
         total = (x.float() + y * gate).to(x.dtype)
@@ -114,12 +114,12 @@ def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> 
 
 
 def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
-    """Compute `norm3` of MochiTransformerBlock in float32 (float64 if x is), with one cast at the end."""
+    """Compute `norm3` of MochiTransformerBlock in float32, or float64 if `x` is float64, with one cast at the end."""
     return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
 
 
 def mochi_chained(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the residual and the norm of the feed-forward that follows it."""
+    """Compute Mochi's gated residual and the modulated norm of the sum. Return the norm first."""
     total = mochi_residual(x, x_res, gate)
     return mochi_modulated(total, scale), total
 
@@ -134,7 +134,7 @@ def ada_norm_pair(
 def gated_residual_ada_norm(
     x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, *, gate_table: Tensor | None = None, **options
 ) -> tuple[Tensor, Tensor]:
-    """Compute a block's residual and the modulated norm after it. Return the norm first."""
+    """Compute a gated residual and the modulated norm of the sum. Return the norm first."""
     total = gated_residual(x, y, gate, gate_table=gate_table)
     return ada_norm(total, scale, shift, **options), total
 
@@ -154,10 +154,11 @@ def doubles(value):
 
 
 def check_chain(y: Tensor, own: Tensor, right: Tensor, what: str, *, bits: bool = True) -> None:
-    """Check `y` against torch's chain of operators `own` and the float64 result `right`.
+    """Check `y` against `own`, the result of a chain of torch operators, and the float64 result `right`.
 
-    On a GPU, `y` has the bits of `own` if `bits` is true. On the CPU the order of sums differs. Then at most 2 % of the
-    16-bit results differ by a rounding. Both results are within a few eps of the largest float64 result.
+    On a GPU, `y` must equal `own` bit for bit if `bits` is true. In all other cases, the order of sums may differ, so
+    at most 2 % of the 16-bit results may be rounded differently. The error compared with `right` is at most a few eps
+    of the largest value of `right`.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda and bits:

@@ -1,7 +1,8 @@
-"""A table of the public operators from which the tests make their calls, like `OpInfo` in PyTorch's tests.
+"""A table of the public operators from which tests make their calls, like `OpInfo` in PyTorch's tests.
 
-The signature of an operator and the roles of its operands (`oxiwarp.ops._roles`) give the tensors and their shapes.
-`VALUES` gives values of the other arguments by name. `SPECIAL` has the operators that need more than this.
+Tensors are made from the signature of an operator and the roles of its operands (`oxiwarp.ops._roles`). A role, such as
+`Role.VECTOR`, determines a shape. `VALUES` gives values of the other arguments by name. `SPECIAL` has the operators
+that need further properties.
 """
 
 import inspect
@@ -18,7 +19,7 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role, roles_of
 
-# Values of arguments by name. Each value that is not the default gives a form, that is one call to test.
+# Values to test, by argument name. Each value that is not the default gives a form, that is one call to test.
 VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("silu", "sigmoid"),
     "approximate": ("none", "tanh"),
@@ -56,7 +57,7 @@ KERNELS, TORCH = "kernels", "torch's operators"
 
 @dataclass(frozen=True)
 class OpInfo:
-    """A public operator: the properties that its signature and the roles of its operands do not give."""
+    """Properties of a public operator that its signature and the roles of its operands do not give."""
 
     name: str
     reference: Callable[..., Any] | None = None
@@ -100,9 +101,9 @@ class OpInfo:
         return next(iter(self.roles))
 
     def operands(self, which: str) -> tuple[str, ...]:
-        """Return the names of the operands in a group: "required", "positional", "every" or "named".
+        """Return the names of the operands in the group `which`: "required", "positional", "every" or "named".
 
-        "named" operands have no default. Some of them may be None.
+        The group "named" consists of the operands without a default value. Some of them may be None.
         """
         made = []
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -117,7 +118,11 @@ class OpInfo:
         return tuple(made)
 
     def forms(self) -> "Iterator[Form]":
-        """Yield the forms: positional, required and all operands, each option value, and `extra`."""
+        """Yield the forms (calls to test) of this operator.
+
+        They have the positional, the required or all operands. Further forms have one option value each, or are from
+        `extra`.
+        """
         places = (Role.POSITIONS, Role.FREQUENCIES)
         most, seen = tuple(name for name in self.operands("every") if self.roles[name] not in places), set()
         for name, which in (("", "positional"), (", required operands", "required"), (", every operand", "every")):
@@ -134,7 +139,7 @@ class OpInfo:
 
 @dataclass(frozen=True)
 class Form:
-    """One call of a public operator: the operands and options that it passes."""
+    """A form is one call of a public operator. It says which operands and options the call passes."""
 
     info: OpInfo
     name: str
@@ -150,7 +155,7 @@ class Form:
         return self.info.linear and not self.options.get("clip")
 
     def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
-        """Return all arguments by name for rows `x` of shape `[B, S, N]`. `options` override those of the form."""
+        """Return all arguments by name for rows `x` of shape `[B, S, N]`. `options` replace options of this form."""
         positions = Role.POSITIONS in self.roles.values()
         made: dict[str, Any] = dict.fromkeys(self.info.operands("named"))
         made |= {} if positions else self.info.instead(x.shape[1])
@@ -164,7 +169,7 @@ class Form:
 
 
 class Operands:
-    """Operands by role for rows of shape `[B, S, N]`. The head dimension is at most `dim`."""
+    """Random operands for each role (such as `Role.VECTOR`) and rows `[B, S, N]`. Heads have `dim` columns or less."""
 
     def __init__(self, like: Tensor, dim: int = 128):
         batch, tokens, cols = like.shape
@@ -183,7 +188,7 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """Return the operand `name`. Operands of the same role have different values, except rows after the third."""
+        """Return the operand `name`. Operands of one role have different values, but rows repeat after the third."""
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
         match role:

@@ -1,4 +1,7 @@
-"""Makes a call of every registered operator from its schema: tensors by role, other arguments by name."""
+"""Makes a call of every registered operator from its schema.
+
+Tensors depend on the roles of the operands, such as `Role.VECTOR`. `NUMBERS` has the values of the other arguments.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,12 +48,13 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that exclude others: biases of LayerNorm, masks and packed sequences.
+# Optional operands that are never passed, because they exclude others: biases of LayerNorm, masks and packed
+# sequences.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
 class Tensors:
-    """Makes tensors of every role: rows of shape `SHAPE`, or heads if the operator has heads."""
+    """Makes a tensor for each role (kind of operand), for example `[B, S, N]` rows or `[B, S, H, D]` heads."""
 
     def __init__(self, device):
         self.device, self.count = device, 0
@@ -102,7 +106,7 @@ class Tensors:
 
 
 def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
-    """Return all arguments in the order of the schema. `optional`: pass operands that may be None."""
+    """Return all arguments in the order of the schema. If `optional` is false, all optional operands are None."""
     schema = [(argument.name, str(argument.type)) for argument in operator.overload._schema.arguments]
     given = {name for name, kind in schema if name in operator.roles and (optional or "Optional" not in kind)}
     given -= set(EXCLUDED)
@@ -116,7 +120,10 @@ def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
 
 
 def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
-    """Return by name an operator and its arguments on a device, with and without the optional operands."""
+    """Return functions by name. Each takes a device, and returns an operator and arguments for it.
+
+    An operator with optional operands has two functions: with and without these operands.
+    """
     made: dict[str, Any] = {}
     for name, operator in OPERATORS.items():
         made[name] = lambda device, operator=operator: (operator, arguments(operator, device, True))

@@ -1,8 +1,8 @@
 """The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
-A change is a generator function of a model. It changes the model, yields once, and reverts the change. The test calls
-the yielded value in place of the model: a copy, a wrapper or a function. If the value is None, the test calls the
-model.
+A change is a generator function of a model. It changes the model, yields once, and reverts the change. If it yields a
+copy, a wrapper or a function, the test calls this object instead of the model. If it yields None, the test calls the
+model itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-# The steps of each order. An unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
+# Orders of the steps of a test: change, patch and call a model, and revert both. `fast` patches it in mode
+# "fast". For comparison, an unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
 ORDERS = {
     "before": "change patch call fast call undo call unpatch call state",
     "after": "patch change call fast call unpatch call state undo call state",
@@ -20,13 +21,13 @@ ORDERS = {
 }
 
 
-# Orders for a change that removes objects from the model and puts them back. In the other orders `unpatch`
-# runs while the model lacks these objects, so they would stay patched.
+# Orders for a change that removes objects from the model and puts them back at `undo`. In the order "after",
+# `unpatch` would run while these objects are removed, so they would stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 
 class Change(NamedTuple):
-    """A row of the test matrix: a change, the models to which it applies, and the required agreement of results."""
+    """A row of the patch matrix: a change, the models that it applies to, and the permitted difference of results."""
 
     make: Callable[[nn.Module], AbstractContextManager[Any]]
     models: tuple[str, ...]

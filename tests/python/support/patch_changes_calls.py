@@ -1,4 +1,4 @@
-"""Changes for the patch matrix that affect the call of a model: autocast, inference mode, checkpoints, threads."""
+"""Changes for test_patch_matrix.py that affect the call of a model: autocast, inference mode, checkpoints, threads."""
 
 import threading
 
@@ -30,7 +30,7 @@ def inference_mode(model):
 
 
 def tensors_of(x, make):
-    """Return the arguments of a call with `make` applied to each tensor."""
+    """Return the arguments `x` of a model call with `make` applied to each tensor."""
     if isinstance(x, torch.Tensor):
         return make(x)
     if isinstance(x, dict):
@@ -52,7 +52,7 @@ def inference_tensors(model):
 
 @change("-vace", "-qwen_image_edit")
 def one_of_a_batch(model):
-    """Keep only the first element of each argument with batch size 2."""
+    """Call the model with only the first element of each argument that has batch size 2."""
     yield lambda **inputs: model(**tensors_of(inputs, lambda x: x[:1] if x.dim() and x.shape[0] == 2 else x))
 
 
@@ -90,7 +90,7 @@ def anomaly_mode(model):
 
 
 def checkpointed(model, use_reentrant):
-    """Checkpoint the whole call, so that the backward pass recomputes the forward."""
+    """Return a function that calls the model in `torch.utils.checkpoint`: the backward pass recomputes the forward."""
 
     def call(**inputs):
         x = next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.is_floating_point())
@@ -139,7 +139,7 @@ def dispatch_mode(model):
 
 @change(kernels=None)
 def flops_counted(model):
-    """Count FLOPs and return the count with the result. The counter adds hooks to all modules."""
+    """Count FLOPs with `FlopCounterMode`, which adds hooks to all modules. Return the count with the result."""
 
     def call(**inputs):
         with FlopCounterMode(display=False) as counter:

@@ -1,4 +1,7 @@
-"""Changes for the patch matrix that diffusers and accelerate make to a model: caches, offloading, casts, attention."""
+"""Changes for test_patch_matrix.py that diffusers and accelerate make to a model.
+
+Examples are caches, offloading, dtype casts and other attention processors.
+"""
 
 import contextlib
 import functools
@@ -11,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def cache(model, make):
-    """Enable a cache of block results. The model is called in a cache context."""
+    """Enable a diffusers cache of block results, and call the model in a `cache_context`."""
     hooks = pytest.importorskip("diffusers.hooks")
     model.enable_cache(make(hooks))
     calls = []
@@ -128,7 +131,8 @@ def processors_wrapped(model):
 def attention_backend(model, backend):
     dispatch = pytest.importorskip("diffusers.models.attention_dispatch")
     active, _ = dispatch._AttentionBackendRegistry.get_active_backend()
-    # `set_attention_backend` also changes the active backend of the process, which other tests use.
+    # `set_attention_backend` also changes the active backend of the process. This context restores it for
+    # other tests.
     with dispatch.attention_backend(active):
         model.set_attention_backend(backend)
         yield
@@ -180,7 +184,7 @@ def attention_slices(model):
 
 @change("sdxl", "sd15", orders=TAKES_OUT)
 def ip_adapter(model):
-    """Use processors that also attend over image tokens. These processors are modules."""
+    """Use IP-Adapter processors, which also attend over image tokens. Unlike other processors, they are modules."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     old, new = model.attn_processors, {}
     for seed, (name, processor) in enumerate(old.items()):
@@ -202,7 +206,7 @@ def ip_adapter(model):
 
 @change("flux")
 def controlnet(model):
-    """Pass ControlNet residuals to the blocks. One residual has batch size 1."""
+    """Pass ControlNet residuals to the blocks. One residual has batch size 1, so that it must be broadcast."""
     residuals = [random((batch, 12, 64), torch.float32, "cpu", batch, 0.5) for batch in (2, 1)]
     yield lambda **inputs: model(
         **inputs, controlnet_block_samples=residuals[:1], controlnet_single_block_samples=residuals
@@ -210,7 +214,7 @@ def controlnet(model):
 
 
 def accelerated(model, hook):
-    """Add a hook of accelerate to every module. The hook replaces the module's forward."""
+    """Add a hook of accelerate to every module. accelerate replaces the module's `forward` to call the hook."""
     hooks = pytest.importorskip("accelerate.hooks")
     hooks.add_hook_to_module(model, getattr(hooks, hook)(), append=True)
     for module in model.modules():

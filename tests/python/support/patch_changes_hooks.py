@@ -1,5 +1,7 @@
-"""Changes for the patch matrix that add torch hooks: to single modules, to all modules of the process, to
-parameters."""
+"""Changes for test_patch_matrix.py that add torch hooks.
+
+The hooks are on single modules, on all modules of the process, or on parameters.
+"""
 
 import contextlib
 
@@ -18,14 +20,17 @@ def hooked(handles):
 
 
 class Watched:
-    """A model whose calls also return the arguments and results of every module."""
+    """A callable that records the arguments and results of every module of a model.
+
+    A call returns the model's result and these records.
+    """
 
     def __init__(self, model):
         self.model, self.seen = model, {}
         self.names = {module: name for name, module in model.named_modules()}
 
     def hook(self, module, args, kwargs, y):
-        """Record the arguments and results by module name, in the order of calls."""
+        """Record the arguments and the result `y` of a module call, under the name of the module."""
         calls = self.seen.setdefault(self.names.get(module, "?"), [])
         calls.append({"args": args, "kwargs": kwargs, "y": y})
 
@@ -35,15 +40,17 @@ class Watched:
         return y, {name: list(self.seen[name]) for name in sorted(self.seen)}
 
 
-# Gemma 3 transposes query and key to `[B, H, S, D]` before their norms. The fused attention calls these norms
-# before the transposition.
+# Gemma 3 transposes query and key to `[B, H, S, D]` before their norms. oxiwarp's fused attention calls these
+# norms before the transposition, so that hooks of the norms get `[B, S, H, D]`.
 TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are called with tokens first"}
 
 
 @change(known=TOKENS_FIRST)
 def watched(model):
-    """Record all calls. In a patched model, each module must get the same arguments by the same names, and return the
-    same result."""
+    """Record the calls of all modules.
+
+    In a patched model, each module must get the same arguments by the same names, and return the same result.
+    """
     made = Watched(model)
     add = [module.register_forward_hook(made.hook, with_kwargs=True, always_call=True) for module in model.modules()]
     with hooked(add):
@@ -52,7 +59,7 @@ def watched(model):
 
 @change(kernels=None)
 def watched_globally(model):
-    """Add a forward hook for all modules of the process, before or after `patch`."""
+    """Add a global forward hook, which torch calls for every module of the process."""
     seen = []
     with hooked([nn.modules.module.register_module_forward_hook(lambda module, args, y: seen.append(type(module)))]):
         yield
@@ -107,7 +114,10 @@ def arguments_shifted(model):
 
 
 class Backwards:
-    """A model whose calls return the gradient shapes that each module got in the previous call."""
+    """A callable that calls a model, and also returns what its backward hooks recorded since the previous call.
+
+    For each module, they record the shapes of the gradients.
+    """
 
     def __init__(self, model):
         self.model, self.seen = model, {}
@@ -146,7 +156,7 @@ def gradients_halved(model):
 
 @change(grad=True)
 def gradients_in_place(model):
-    """Halve gradients in place with hooks that run after a gradient is accumulated."""
+    """Halve gradients in place with hooks that torch calls after it has accumulated the gradient of a parameter."""
 
     def hook(parameter):
         parameter.grad.mul_(0.5)

@@ -1,4 +1,7 @@
-"""Changes for the patch matrix that affect a whole model: copies, other weights, dtypes, memory, trained parameters."""
+"""Changes for test_patch_matrix.py that affect a whole model.
+
+Examples are copies, other weights, dtypes, the memory of the weights, and the choice of trained parameters.
+"""
 
 import copy
 import functools
@@ -17,7 +20,8 @@ def deepcopy(model):
     yield copy.deepcopy(model)
 
 
-# The other decoders have a class that transformers creates in a function. Such a class cannot be pickled.
+# Of these decoders, only Phi3 can be pickled. The others have a class that transformers creates in a
+# function.
 @change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
 def pickled(model):
     yield pickle.loads(pickle.dumps(model))
@@ -35,8 +39,10 @@ def weights_assigned(model):
 
 @change()
 def through_meta(model):
-    """Move the model to meta and then to empty memory, and copy the weights back. Shared parameters are no longer
-    shared."""
+    """Move the model to the meta device and then to uninitialized memory, and copy the weights back.
+
+    Afterwards, modules that shared a parameter have separate parameters.
+    """
 
     def values():
         every = {"remove_duplicate": False}
@@ -52,7 +58,7 @@ def through_meta(model):
 
 @change()
 def tensors_swapped(model):
-    """Convert the dtype by swapping parameter objects instead of replacing their data."""
+    """Convert the dtype of the model with torch's option to swap parameter objects instead of replacing their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -69,7 +75,7 @@ def shared_memory(model):
 
 
 def converted(x, dtype):
-    """Return the arguments of a call with floating-point tensors in this dtype."""
+    """Return the arguments `x` of a model call with all floating-point tensors converted to `dtype`."""
     if isinstance(x, dict):
         return {key: converted(value, dtype) for key, value in x.items()}
     if isinstance(x, tuple):
@@ -78,7 +84,10 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Convert the model to a dtype, except the modules that `wider` returns. The weights stay rounded afterwards."""
+    """Convert the model to `dtype`, except the modules that `wider` returns. They become float32.
+
+    At the end, the model is converted to float32, but its weights stay rounded to `dtype`.
+    """
     nn.Module.to(model, dtype)
     for path in wider(model):
         model.get_submodule(path).float()
@@ -106,8 +115,10 @@ def train_mode(model):
 
 @change(grad=True)
 def dropout(model):
-    """Enable all dropouts. The patched model draws the same random numbers, because it calls dropouts in the same
-    order."""
+    """Enable all dropouts.
+
+    A patched model must call dropouts in the same order as the unpatched model, to draw the same random numbers.
+    """
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for module in dropouts:
         module.p = 0.5
@@ -137,7 +148,7 @@ def linears_trained(model):
 
 @change("diffusers", grad=True)
 def tables_trained(model):
-    """Train the parameters outside of linear layers and norms: modulation tables, embeddings, convolutions."""
+    """Train only parameters outside of linear layers and norms: modulation tables, embeddings, convolutions."""
     known = {*linears(model), *norms(model)}
     learn(model, lambda name: name.rpartition(".")[0] not in known)
     yield

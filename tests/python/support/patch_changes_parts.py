@@ -1,4 +1,4 @@
-"""Changes for the patch matrix that affect submodules: replaced modules, classes, forwards and attributes."""
+"""Changes for test_patch_matrix.py that replace submodules, or the class, the forward or an attribute of a module."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from torch import nn
 
 @change(orders=TAKES_OUT)
 def identity_for_a_norm(model):
-    """Replace the first norm with a weight in each block by `nn.Identity`."""
+    """In each block, replace the first norm that has a weight by `nn.Identity`."""
     first = {path.rpartition(".")[0]: path for path in reversed(norms(model))}
     old = [(owner, path.rpartition(".")[2], model.get_submodule(path)) for owner, path in first.items()]
     for owner, child, _ in old:
@@ -77,7 +77,7 @@ def another_scaling(model):
 
 
 class Wrapped(nn.Module):
-    """A third-party wrapper around a module. The wrapper does not have the attributes of the module."""
+    """A third-party wrapper, which does not have the attributes (such as `weight`) of the module that it wraps."""
 
     def __init__(self, inner):
         super().__init__()
@@ -98,7 +98,7 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """Return a wrapper around a forward, as third-party code sets it on an instance."""
+    """Return a function that wraps the forward `own`, as third-party code sets it on an instance of a module."""
 
     @functools.wraps(own)
     def forward(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Changes for the patch matrix that add peft adapters or quantize linear layers."""
+"""Changes for test_patch_matrix.py that add peft adapters to a model or quantize its linear layers."""
 
 import functools
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from patch_changes import change, linears, norms
 
-# Class and options of the peft configuration, by name of the change. The options randomize weights that would
-# start as zeros.
+# By name of the change: the class of the peft configuration, and its options. The options randomize weights
+# that would start as zeros, because an adapter of zeros does not change the results.
 ADAPTERS = {
     "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
     "dora": ("LoraConfig", dict(r=2, init_lora_weights=False, use_dora=True)),

@@ -1,5 +1,7 @@
-"""Changes for the patch matrix that transformers makes to a decoder: generation, attention implementations,
-training."""
+"""Changes for test_patch_matrix.py that transformers makes to a decoder.
+
+Examples are generation, other attention implementations, and training.
+"""
 
 import functools
 import tempfile
@@ -72,7 +74,7 @@ for name, make_options in {
 
 @change("decoder")
 def two_turns(model):
-    """Fill a cache in one call, reorder it, and read it in the next call."""
+    """Fill a key-value cache in one call, reorder it, and read it in the next call."""
     cache_utils = pytest.importorskip("transformers.cache_utils")
 
     def call(input_ids, **_):

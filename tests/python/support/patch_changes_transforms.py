@@ -1,4 +1,4 @@
-"""Changes for the patch matrix that transform a model's call: torch.func, torch.compile, torch.export."""
+"""Changes for test_patch_matrix.py that transform the call of a model: torch.func, torch.compile, torch.export."""
 
 import torch
 from patch_changes import change

@@ -1,4 +1,7 @@
-"""Changes for the patch matrix that affect parameters: parametrizations, masks, weights that are not parameters."""
+"""Changes for test_patch_matrix.py that affect parameters.
+
+Examples are parametrizations, pruning masks, and weights that are plain tensors or buffers.
+"""
 
 import contextlib
 
@@ -6,8 +9,9 @@ from patch_changes import change, linears, norms
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-# `remove_parametrizations` deletes a property from the class of the module and ignores base classes. It fails
-# if oxiwarp's subclass is the class and the property belongs to the base.
+# torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, its
+# class is a subclass by oxiwarp, and the property belongs to the base class. `remove_parametrizations` then
+# fails, because it deletes the property only from the class itself.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 
@@ -61,7 +65,7 @@ def linears_old_weight_norm(model):
 
 @change(grad=True)
 def pruned(model):
-    """Prune norms and linears. Each gets a mask as a buffer, and a hook that applies the mask."""
+    """Prune norms and linears: torch gives each module a mask as a buffer, and a hook that multiplies by the mask."""
     paths = norms(model) + linears(model)
     for path in paths:
         prune.random_unstructured(model.get_submodule(path), "weight", amount=0.3)
@@ -72,7 +76,10 @@ def pruned(model):
 
 @contextlib.contextmanager
 def weights_exchanged(model, paths, give):
-    """Within the context, replace the `weight` parameter of each module by calling `give(module, 2 * weight)`."""
+    """Remove the `weight` parameter of each module, and call `give(module, 2 * weight)` to add a replacement.
+
+    At the end of the context, the parameters are restored.
+    """
     old = []
     for path in paths:
         module = model.get_submodule(path)

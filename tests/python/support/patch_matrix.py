@@ -1,4 +1,4 @@
-"""Selects the cells of the test matrix, runs the steps of a cell on a model, and compares the results."""
+"""Selects the cells of the patch matrix (changes x models), runs the steps of a cell, and compares the results."""
 
 import contextlib
 import warnings
@@ -15,10 +15,10 @@ COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
 
 
 def choose(rows, count, everything):
-    """Yield cells (row, column): for each row `count` of its columns, or all of them.
+    """Yield cells (row, column) of a matrix: for each row, `count` of its columns, or all of them.
 
-    Columns with the fewest cells so far come first. Rows are tuples. Rows with the same first element have as few
-    columns in common as possible.
+    Columns with the fewest cells so far are chosen first. A row is a tuple, such as (change, order). Rows with the same
+    first element have as few columns in common as possible.
     """
     used = Counter()
     for row, columns in rows.items():
@@ -41,7 +41,10 @@ def leaves(x, path=""):
 
 
 class Subject:
-    """A model that runs the steps of an order and records the results of its calls and its states."""
+    """A model under test. It runs steps, such as "patch change call", and records the results of its calls.
+
+    The step "state" records a description of the model.
+    """
 
     def __init__(self, row, column, patched):
         self.row, self.column, self.patched = row, column, patched
@@ -54,7 +57,7 @@ class Subject:
         self.warned, self.operators = set(), Counter()
 
     def take(self, steps):
-        """Run these steps. Return (step, mode, value) for each call and each state."""
+        """Run these steps. Return (step, mode, value) for each step "call" and each step "state"."""
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = getattr(self, step)()
@@ -92,7 +95,7 @@ class Subject:
         return state(self.model)
 
     def call(self):
-        """Call the model. Return the results and the gradients, each by name."""
+        """Call the model. Return two dicts: the results by path, and the gradients by name of the parameter."""
         torch.manual_seed(1)
         counts = self.mode and self.changed and self.row.kernels is not None
         counted = Operators() if counts else contextlib.nullcontext()
@@ -110,15 +113,16 @@ class Subject:
 
 
 def loss(x):
-    """Return a sum with different weights. The sum of squares of a normalised tensor would have no gradient."""
+    """Return a weighted sum of `x` as a loss. A sum of squares of a normalized tensor would have a gradient of zero."""
     return x.float().flatten() @ torch.linspace(-1, 1, x.numel())
 
 
 def same(ours, own, bits, off=1e-4, right=None):
-    """Compare values by name. `right` returns the float32 results of the model, to judge 16-bit results.
+    """Compare the results `ours` with `own`: bit for bit if `bits` is true, otherwise with a tolerance.
 
-    A float32 value may be off by `off` of the largest element of its tensor. If its terms cancel, it may be off by eps
-    of the largest element of all tensors.
+    The tolerance of a float32 value is `off` times the largest element of its tensor. For terms that cancel, it also
+    includes 1e-7 of the largest element of all tensors. 16-bit values are compared with the model's float32 results,
+    which `right` returns.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

@@ -1,4 +1,4 @@
-"""The models of tests/python/patch/test_patch_matrix.py: all tiny models of this folder, by name."""
+"""The models of tests/python/patch/test_patch_matrix.py, by name. They are the small models of this folder."""
 
 import functools
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from torch import nn
 
 
 class Model(NamedTuple):
-    """Functions that make a model and its arguments, and the kinds of the model. Its name is also a kind.
+    """Functions that make a model and its arguments, and the kinds of the model, such as "diffusers" or its name.
 
-    A change of a model names the kinds of models that it applies to.
+    A change in the patch matrix lists the kinds of models that it applies to.
     """
 
     make: Callable[[], nn.Module]

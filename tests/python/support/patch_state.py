@@ -1,4 +1,7 @@
-"""Lists the state of a model's objects as lines of text. Two models with equal lines have the same state."""
+"""Lists the state of a model as lines of text: modules, classes, hooks and other attributes.
+
+Two models with equal lines have the same state. Tests compare an unpatched model with a model after `unpatch`.
+"""
 
 import enum
 import functools
@@ -15,16 +18,16 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dty
 
 
 def state(model: nn.Module) -> list[str]:
-    """Return one line per value that the model reaches: path, class, keys in order. Values of tensors are omitted.
+    """Return one line per object that the model refers to: path, class, keys in order. Tensor values are omitted.
 
-    oxiwarp's classes and functions have the names of those that they replace. The lines therefore mark them with
+    oxiwarp's classes and functions have the names of those that they replace. To distinguish them, their lines end with
     "of oxiwarp".
     """
     return list(lines("", model, {}))
 
 
 def lines(path: str, x: Any, seen: dict[int, Any]) -> Iterator[str]:
-    """Yield the lines of `x`. `seen` keeps the objects that have a line, by id, so that no id is reused."""
+    """Yield the lines of `x`. `seen` keeps the objects of earlier lines alive, so that no id is reused."""
     if isinstance(x, PLAIN):
         yield f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}"
     elif isinstance(x, torch.Tensor):
@@ -41,15 +44,15 @@ def lines(path: str, x: Any, seen: dict[int, Any]) -> Iterator[str]:
 
 
 def name(cls: type) -> str:
-    """Return the name of a class, with "of oxiwarp" if oxiwarp made the class or one of its bases."""
+    """Return the name of a class. If oxiwarp made the class or one of its bases, add "of oxiwarp"."""
     ours = any("_oxiwarp_base" in vars(base) for base in cls.__mro__)
     return f"{cls.__module__}.{cls.__qualname__}" + (" of oxiwarp" if ours else "")
 
 
 def of_function(x: Any) -> str:
-    """Return a function's name, with "of oxiwarp" if oxiwarp defines it.
+    """Return a function's name. If oxiwarp defines the function, add "of oxiwarp".
 
-    `functools.wraps` replaces `__module__`, so the globals of the function tell.
+    `functools.wraps` replaces `__module__`. The globals of the function therefore decide who defines it.
     """
     x = getattr(x, "__func__", x)
     if not isinstance(x, types.FunctionType):
@@ -59,7 +62,7 @@ def of_function(x: Any) -> str:
 
 
 def parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value in order, each with its path suffix."""
+    """Yield the objects that `x` refers to, such as list items and attributes, each with its suffix of the path."""
     if isinstance(x, types.MethodType):
         yield ".__self__", x.__self__
     elif isinstance(x, types.FunctionType):
@@ -82,5 +85,5 @@ def parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_id(key: Any) -> bool:
-    """Return whether a key is an integer: the id of a hook handle or an object, which differs between models."""
+    """Return whether a key is the id of an object or a hook handle. Such an integer differs between equal models."""
     return type(key) is int

@@ -14,7 +14,7 @@ def assert_legends_cover_nothing(figure):
     assert legends
     axes = figure.findobj(Axes)
     texts = [axis.title.get_window_extent() for axis in axes if axis.get_title()]
-    # Boxes with ticks and labels. An axis that is switched off has None.
+    # Bounding boxes of ticks and labels. If an axis is switched off, its box is None.
     texts += [box for axis in axes for one in (axis.xaxis, axis.yaxis) if (box := one.get_tightbbox()) is not None]
     for at, legend in enumerate(legends):
         box = legend.get_window_extent()

@@ -25,7 +25,7 @@ def texts(folder: Path, suffix: str) -> dict[Path, str]:
 
 
 def schemas(text: str) -> list[str]:
-    """Return the names of the operators that a module defines. A name in a schema may be a constant."""
+    """Return the names of the operators whose schemas a module defines. A name may be a constant of the module."""
     constants = dict(re.findall(r'^([A-Z]+) = "(\w+)"', text, re.MULTILINE))
     names = re.findall(r'\bdefine\(\s*f?"(\w+|\{[A-Z]+\})\(', text)
     return [constants[name.strip("{}")] if name[0] == "{" else name for name in names]
@@ -40,14 +40,14 @@ def public(text: str) -> list[str]:
 
 
 def missing(root: Path) -> list[str]:
-    """Return one line per missing part: the op, and the part that it lacks."""
+    """Return one line per missing part. It names the op, and the part that the op lacks."""
     return [*of_kernels(root), *of_operators(root), *of_functions(root)]
 
 
 def of_kernels(root: Path) -> Iterator[str]:
-    """Yield missing parts of kernel units: host code, tests and cases in Rust.
+    """Yield missing parts of kernel units (files in `kernels-gpu/src/ops`): host code, tests and benchmarks in Rust.
 
-    `test_module_lists.py` checks the lists that name the units.
+    Lists that name all units are checked by `test_module_lists.py`.
     """
     units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
     tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")
@@ -59,7 +59,7 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        if unit.endswith("_hopper"):  # does not run on the CPU executor; tests of its op cover it
+        if unit.endswith("_hopper"):  # it cannot run on the CPU executor, but GPU tests of its op run it
             continue
         if not any(says(text, unit) for text in tested.values()):
             yield f"{unit}: a test in {KERNEL_TESTS}"
@@ -68,7 +68,7 @@ def of_kernels(root: Path) -> Iterator[str]:
 
 
 def of_operators(root: Path) -> Iterator[str]:
-    """Yield missing parts of operators: the schema in Python and the row in the binding's table."""
+    """Yield missing parts of torch operators: the schema in Python, or the row in the table of the Rust binding."""
     table = re.search(r"^operators! \{\n(.*?)^\}", (root / BINDING).read_text(), re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"\w+", "".join(re.findall(r"^    ([\w, ]+)=>", table, re.MULTILINE)))
     defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]
@@ -77,7 +77,8 @@ def of_operators(root: Path) -> Iterator[str]:
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # Some units have no operator. The binding or the host code of another operator launches them.
+        # Some kernel units have no operator of their own, because the binding or the host code of another
+        # operator launches their kernels.
         serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
@@ -85,7 +86,8 @@ def of_operators(root: Path) -> Iterator[str]:
 
 def of_functions(root: Path) -> Iterator[str]:
     """Yield missing parts of public functions: documentation, tests and benchmarks."""
-    # Tests share formulas in `support`. `op_info.py` does not count, because it names all functions.
+    # A function also counts as tested if a file in `support` names it. `op_info.py` names all functions, so
+    # it does not count.
     support = texts(root / PYTHON_TESTS.parent / "support", ".py")
     beside = [text for path, text in support.items() if path.stem != "op_info"]
     tests = "".join([*texts(root / PYTHON_TESTS, ".py").values(), *beside])

@@ -1,7 +1,7 @@
 """Checks of PTX files and of the machine code that ptxas makes of them, for `test_ptx.py`.
 
-Each check takes a parsed module, or a part of one, and returns a list of problems. ptxas and the disassembler need no
-GPU. The tests therefore find spills, local arrays and narrow loads on every machine.
+Each check takes a parsed module, or a part of one, and returns a list of problems. ptxas and the disassembler run
+without a GPU. The tests therefore find register spills, local arrays and narrow loads on every machine.
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PTXAS_VERSION = "13.0.88"
-NEWEST_ISA = (9, 0)  # the newest PTX ISA that driver R580 accepts
-REGISTER_FILE = 65_536  # 32-bit registers per SM, on every architecture that is built
+NEWEST_ISA = (9, 0)  # the newest PTX version that driver R580 accepts
+REGISTER_FILE = 65_536  # number of 32-bit registers per SM; equal for all supported architectures
 
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\([^)]*\)(?P<directives>[^{]*)\{")
 _USAGE = re.compile(
@@ -55,7 +55,7 @@ class PtxasError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """Launch bounds that an entry declares. `threads` is None if the entry has no `.maxntid`."""
+    """Launch bounds that a kernel entry declares. `threads` is None if the entry has no `.maxntid` directive."""
 
     threads: int | None
     min_blocks: int = 1
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources of an entry as ptxas reports them: registers per thread; stack and spills in bytes."""
+    """Resources of a kernel entry as ptxas reports them: registers per thread, and bytes of stack and spills."""
 
     registers: int
     stack: int = 0
@@ -73,7 +73,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Module:
-    """The declarations of a PTX file and, after `assemble`, the report and machine code of ptxas."""
+    """A PTX file: its declarations and, after `assemble`, the resource report and the machine code of ptxas."""
 
     isa: tuple[int, int]
     target: str
@@ -149,7 +149,7 @@ def _instruction(match: re.Match[str]) -> Instruction:
 
 
 def merge(modules: Iterable[Module]) -> Module:
-    """Merge the files of one architecture into one module, with the header of the first file."""
+    """Merge the modules of several PTX files of one architecture. The result has the header of the first file."""
     first, *others = modules
     for other in others:
         entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
@@ -158,7 +158,7 @@ def merge(modules: Iterable[Module]) -> Module:
 
 
 def assemble_all(units: dict[str, str], arch: str, folder: Path) -> Module:
-    """Assemble several files, given by name, in parallel and merge the modules."""
+    """Assemble several PTX files, given by name, in parallel, and merge the resulting modules."""
 
     def work(name: str) -> Module:
         (folder / name).mkdir()
@@ -179,18 +179,18 @@ def check_header(module: Module, arch: str) -> list[str]:
 
 
 def declared_entries(source: str) -> set[str]:
-    """Return the entries that `entry!` exports in a kernel's Rust source.
+    """Return the kernel entries that the macro `entry!` exports in a Rust source file.
 
-    `foo<T: [f32, f16]>(` declares two: `foo_f32` and `foo_f16`.
+    For example, `foo<T: [f32, f16]>(` declares the two entries `foo_f32` and `foo_f16`.
     """
     kernels = re.findall(r"\b(\w+)<\w+: \[([\w, ]+)\]>\s*\(", source)
     return {f"{kernel}_{dtype.strip()}" for kernel, dtypes in kernels for dtype in dtypes.split(",")}
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
-    """Return the `@overlap(...)` value (`Before` or `Plain`) of each entry of a source that has one.
+    """Return the value of the attribute `@overlap(...)`, `Before` or `Plain`, of each kernel entry that has one.
 
-    The value limits programmatic dependent launch. Entries without it overlap with the launches before and after.
+    The value limits programmatic dependent launch. An entry without it overlaps with the launches before and after it.
     """
     kernels = re.findall(r"@overlap\((\w+)\)\s*(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
     return {name: overlap for overlap, declaration in kernels for name in declared_entries(declaration)}
@@ -212,7 +212,7 @@ def check_bounds(entries: dict[str, Entry]) -> list[str]:
 
 
 def check_memory(module: Module) -> list[str]:
-    """Check that ptxas reports each entry, and that no entry spills or has a stack frame."""
+    """Check that ptxas reports each kernel entry, and that no entry spills registers or has a stack frame."""
     problems = [f"{name}: ptxas says nothing about it" for name in module.entries if name not in module.usage]
     for name, usage in module.usage.items():
         if usage.spill_stores or usage.spill_loads:
@@ -223,12 +223,12 @@ def check_memory(module: Module) -> list[str]:
 
 
 def check_registers(module: Module) -> list[str]:
-    """Check that the declared number of blocks of the declared size fits into the registers of an SM."""
+    """Check that the blocks that an entry declares per SM (`.minnctapersm`) fit into the registers of the SM."""
     problems = []
     for name, entry in module.entries.items():
         if entry.threads is None or name not in module.usage:
             continue
-        # Hardware allocates registers per warp in units of 256, which are 8 per thread.
+        # Hardware allocates the registers of a warp in units of 256, that is 8 per thread.
         registers, threads = -(-module.usage[name].registers // 8) * 8, -(-entry.threads // 32) * 32
         if registers * threads * entry.min_blocks > REGISTER_FILE:
             times = f" x {entry.min_blocks} blocks" if entry.min_blocks > 1 else ""
@@ -244,21 +244,22 @@ def check_local(sass: Sass) -> list[str]:
 def check_serial(module: Module) -> list[str]:
     """Check that every `wgmma` is asynchronous.
 
-    If ptxas cannot keep them asynchronous, it serializes them and prints a remark.
+    If ptxas cannot keep these instructions asynchronous, it serializes them and prints a remark.
     """
     return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
 
 
 class Residency(NamedTuple):
-    """Where a kernel keeps its row between passes, and the global memory access that this requires."""
+    """Where a kernel keeps its row after the first pass over it, and how wide its global memory accesses must be."""
 
     description: str
     elements: int
     """Minimum number of elements per access; 0: any number."""
 
 
-# Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n` is the number of packs (16 bytes) or
-# vec4s that a thread keeps in registers. For `smem`, `n` is the number of warps per row.
+# Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`, for example `rms_norm_block2_bf16`. The
+# residency says where the kernel keeps its row. `n` is the number of packs (16-byte vectors) or vec4s (four
+# elements) that a thread keeps in registers. For `smem`, `n` is the number of warps per row.
 RESIDENCIES = {
     "warp": Residency("in the registers of a warp", 4),
     "block": Residency("in the registers of a block, or of one thread of it", 4),
@@ -266,13 +267,14 @@ RESIDENCIES = {
     "smem": Residency("in shared memory", 4),
     "any": Residency("nowhere: it is read again, in any layout", 0),
 }
-# Kernels that access a row in packs of 16 bytes. All other kernels access it in vec4s of four elements.
+# Kernels that access a row in packs (vectors of 16 bytes). All other kernels access it in vec4s (four
+# elements).
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
     r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
 )
-# Number of single-element accesses outside of the row, by kernel. They are the position of a token, or the
-# partial sum of a warp.
+# Some kernels also access single elements that do not belong to the row: the position of a token, or the
+# partial sum of a warp. This is the number of these accesses per kernel.
 SINGLE_ELEMENTS = {
     "rope_warp1": 2,
     "rope_block": 1,
@@ -284,7 +286,7 @@ _BITS = re.compile(r"\.(?:U|S)?(8|16|32|64|128)\b")
 
 
 def check_names(names: Iterable[str], op: str) -> list[str]:
-    """Check that entry names start with the op and follow the naming scheme of `RESIDENCIES`."""
+    """Check that entry names start with the name of the op and end with a residency (such as `block2`) and a dtype."""
     scheme = f"<op>[_<variant>]_<{'|'.join(RESIDENCIES)}>[<n>]_<dtype>"
     return [
         f"{name}: expected a name of {op} by the scheme {scheme}"
@@ -294,10 +296,10 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 
 def check_width(sass: Sass) -> list[str]:
-    """Check that kernels access global memory with the width that `RESIDENCIES` requires, or 16 bytes for `PACKS`.
+    """Check the width of global memory accesses: 16 bytes in kernels of `PACKS`, otherwise as `RESIDENCIES` says.
 
-    Attention kernels move tiles and are not checked. Parameters come from constant memory, so every access to global
-    memory counts. A generic `LD` or `ST` counts as a global access.
+    Attention kernels move tiles and are not checked. Parameters of a kernel are in constant memory and do not count. A
+    generic `LD` or `ST` counts as a global access.
     """
     problems = []
     for name, code in sass.items():
@@ -319,7 +321,7 @@ def check_width(sass: Sass) -> list[str]:
 
 
 def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
-    """Return one line per entry with bad instructions: their number and their opcodes."""
+    """Return one line per kernel entry with bad instructions: how many it has, and which opcodes."""
     problems = []
     for name, code in sass.items():
         bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]

@@ -7,7 +7,8 @@ import re
 
 from ptx_checks import Instruction, Sass
 
-# The opcodes of a wait, in this order. The last one is a conditional `EXIT` whose condition is never true.
+# The opcodes into which ptxas translates the wait for earlier launches, in this order. The last one is a
+# conditional `EXIT` whose condition is never true.
 _WAIT = ("ACQBULK", "BAR", "B2R", "EXIT")
 _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)")
 
@@ -15,8 +16,8 @@ _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)"
 def check_wait(sass: Sass) -> list[str]:
     """Check that on every path a kernel waits for earlier launches before it accesses memory.
 
-    ptxas may move `ld.global.nc` before a bare `griddepcontrol.wait`. The wait is therefore followed by a barrier and
-    by an exit that no thread takes. ptxas does not move loads across this exit.
+    ptxas may move `ld.global.nc` before a `griddepcontrol.wait`. The wait is therefore followed by a barrier and by an
+    exit that no thread takes. ptxas does not move loads across this exit.
     """
     problems = []
     for name, code in sass.items():
@@ -26,7 +27,7 @@ def check_wait(sass: Sass) -> list[str]:
 
 
 def _accesses_before_wait(code: list[Instruction]) -> set[str]:
-    """Return opcodes of memory accesses that some path reaches before the end of the wait.
+    """Return the opcodes of memory accesses that a kernel can reach before it has finished its wait.
 
     Indirect jumps count as memory accesses, because their targets are unknown.
     """

@@ -1,4 +1,7 @@
-"""A call of every public operator in every form, as a function of its first operand."""
+"""Calls of every public operator with one argument: the other operands are fixed.
+
+There is one call per form, that is per choice of operands and options.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +14,7 @@ SHAPE = (3, 4, 16)
 
 
 def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return for each form, by name, a function of one tensor with one result, and the argument."""
+    """Return one entry per form (choice of operands and options): a function of one tensor, and a tensor for it."""
     x = random(SHAPE, torch.float32, device)
     return {name: (of_one_tensor(form, Operands(x)), x) for name, form in FORMS.items()}
 

@@ -1,6 +1,6 @@
-"""Words that identifiers and file names must not contain, with the term to use instead.
+"""Words that identifiers and file names must not contain, each with the term to use instead.
 
-`test_retired_words.py` finds them as parts of identifiers: `forget_lanes` has the part `forget`.
+`test_retired_words.py` finds a word even in a longer identifier: `forget_lanes` contains `forget`.
 """
 
 RETIRED = {
@@ -27,5 +27,6 @@ RETIRED = {
     "wants": "the name of what is asked for",
     "bring": "prefetch",
 }
-# Exceptions: names of the languages and their libraries, and words in names of tests.
+# Exceptions: retired words that are names in Rust, Python or their libraries, or that occur in names of
+# tests.
 ALLOWED = {"mem::forget", ".fold", ".try_fold", "fold_left"}

@@ -1,4 +1,4 @@
-"""Models in which fusions bypass submodules, and ways to replace these submodules."""
+"""Models in which a fusion (a rewritten `forward`) bypasses submodules, and functions that replace these submodules."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ SINGLE = "transformer_sd3.SD3SingleTransformerBlock"
 
 
 def packed():
-    """Return a CogVideoX model with one projection for queries, keys and values."""
+    """Return a CogVideoX model in which one projection computes queries, keys and values."""
     model = cogvideox()
     model.fuse_qkv_projections()
     return model
@@ -68,7 +68,10 @@ class Doubled(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A norm as peft's `LNTuningConfig` wraps it. The wrapper has none of the norm's attributes."""
+    """A wrapper that applies a tuned copy of a norm, as peft's `LNTuningConfig` does.
+
+    The wrapper has none of the norm's attributes, such as `weight`.
+    """
 
     def __init__(self, base_layer):
         super().__init__()
@@ -82,9 +85,10 @@ class Adapted(nn.Module):
 
 
 def fused_parts(model):
-    """Return a dict with one entry per pair of a fusion and a submodule that the fusion bypasses.
+    """Return the submodules that fusions (rewritten `forward` methods) of this model bypass.
 
-    A key is (fusion, path of the submodule). A value is the dotted name of a module that uses the fusion.
+    A key is (fusion, path of the submodule in the fused module). A value is the dotted name of a module that uses the
+    fusion.
     """
     found = {}
     for name, module in model.named_modules():
@@ -113,7 +117,7 @@ def swap(module, path, change):
 
 
 def arguments(model, inputs, names):
-    """Call the model. Return the arguments of the first call of each named module."""
+    """Call the model once. Return the arguments of the first call of each module in `names`."""
     seen, handles = {}, []
     for name in names:
         hook = lambda _, *given, name=name: seen.setdefault(name, copy.deepcopy(given))  # noqa: E731

@@ -7,7 +7,11 @@ from torch import nn
 
 
 def build(make, dtype, device, seed=0):
-    """Return a seeded model. Parameters that are initialized with a constant get random values added."""
+    """Return a model with fixed random weights.
+
+    Parameters that are initialized with a constant get random values added. A kernel that ignores them gives wrong
+    results.
+    """
     pytest.importorskip("diffusers")
     torch.manual_seed(seed)
     model = make().requires_grad_(False)
@@ -18,7 +22,7 @@ def build(make, dtype, device, seed=0):
 
 
 def wan(dtype=torch.float32, device="cpu", kept=True, **options):
-    """Return a Wan 2.1 model. With `kept`, the modules that `from_pretrained` keeps in float32 stay float32."""
+    """Return a Wan 2.1 model. If `kept` is true, the modules that `from_pretrained` keeps in float32 are float32."""
     import diffusers
 
     config = dict(
@@ -36,9 +40,10 @@ def wan(dtype=torch.float32, device="cpu", kept=True, **options):
 
 
 def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
-    """Return the arguments of a step.
+    """Return the arguments of one step of a Wan model.
 
-    `per_token` gives a timestep per token, as in Wan 2.2 5B. `image` adds image tokens, as in Wan 2.1 image-to-video.
+    `per_token` gives a timestep per token, as in Wan 2.2 5B. `image` is the number of image tokens, which Wan 2.1
+    image-to-video adds to the text.
     """
     inputs = dict(
         hidden_states=random((2, 4, 2, 6, 4), dtype, device),
@@ -68,7 +73,7 @@ def mochi(dtype=torch.float32, device="cpu"):
 
 
 def mochi_input(dtype=torch.float32, device="cpu"):
-    """Return inputs with two prompts. One has padding before and between its tokens."""
+    """Return inputs for Mochi with two prompts. The second prompt has padding before, between and after its tokens."""
     mask = torch.ones(2, 8, dtype=torch.bool, device=device)
     mask[1, [0, 3, 6, 7]] = False
     return dict(
@@ -96,7 +101,7 @@ def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
 
 
 def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
-    """Return inputs with tables for 12 video tokens. Each angle occurs twice, as the pipeline makes them."""
+    """Return inputs with rotary tables for 12 video tokens. Each angle occurs in two columns, as in the pipeline."""
     angles = random((12, 8), torch.float32, device, seed=2).repeat_interleave(2, dim=1)
     return dict(
         hidden_states=random((2, 2, 4, 6, 4), dtype, device),
