@@ -56,7 +56,7 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory per block: tiles, one f32 mask value per key of a stage, two mbarriers of 8
+    /// Bytes of shared memory per block: tiles, one f32 mask value per key of each stage, two mbarriers of 8
     /// bytes per buffer, and 1024 bytes for alignment.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
