@@ -106,9 +106,9 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Issues at most one copy of the warp. The caller calls it after each group of MMAs `pair` of `pairs`,
-    /// for a tile of `rows` rows. The copies are spread over the first half of the groups. The last copy can
-    /// then complete during the second half.
+    /// Issues at most one copy for a tile of `rows` rows. The caller calls this function after each of
+    /// `pairs` groups of MMAs, with the number `pair` of the group. All copies are issued during the first
+    /// half of the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
     /// The safety conditions of [`Copies::next`] apply.

@@ -93,12 +93,12 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
 }
 
 /// Smallest finite value that a mask adds to a score. Its product with `log2(e)` is finite, too. If a mask
-/// hides all keys of a row with the smallest f32, the result is therefore the mean of all values, as in
-/// torch.
+/// hides all keys of a row with `torch.finfo(dtype).min`, the result is therefore the mean of all values, as
+/// in torch.
 const MIN: f32 = -2.3e38;
 
 /// Returns the value that is added to a score for mask element `element`. The caller later multiplies the
-/// score by `1 / unscale`. The value is finite unless `element` is infinite or NaN.
+/// score by `1 / unscale`. The value for a finite negative element is finite.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
