@@ -1,8 +1,8 @@
 //! GPU kernels of oxiwarp: one file in [`ops`] per operator, and modules that several operators share.
 //!
 //! `cuda_builder` compiles this crate to PTX. A build for the host exports [`kernels`], the list of kernels
-//! that the CPU executor can run. Kernel arguments are numbers, pointers and `repr(C)` structs. The host
-//! crate fills in these structs.
+//! that the CPU executor runs in tests. Kernel arguments are numbers, pointers and `repr(C)` structs. The
+//! host crate fills in these structs.
 #![cfg_attr(test, allow(dead_code))]
 // cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
 // `abi_ptx`. For example, the attention units are empty on sm_75.

@@ -117,7 +117,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the caller passes checked operands. If the team has no row, `x` gets 0 columns.
+    // SAFETY: the caller passes operands that the host checked. If the team has no row, `x` gets 0 columns.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -130,7 +130,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
             }
             continue;
         }
-        // SAFETY: the caller passes checked operands. No other team writes this row.
+        // SAFETY: the caller passes operands that the host checked. No other team writes this row.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),

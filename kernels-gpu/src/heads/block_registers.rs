@@ -46,7 +46,7 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the caller passes checked operands. No other team writes this row.
+    // SAFETY: the caller passes operands that the host checked. No other team writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);

@@ -33,8 +33,8 @@ pub(crate) trait HeadNorm: Copy {
     /// `true` if kernels with this norm can compute RoPE angles from frequencies. Only kernels without a norm
     /// can do so, because the code of sine and cosine is large.
     const MAKES_ANGLES: bool;
-    /// Returns the statistics (mean and reciprocal deviation) of `HEADS` heads. The lanes of `group` share
-    /// each head.
+    /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads. The lanes of `group`
+    /// share each head.
     ///
     /// `x[head][tile]` is this lane's vector of four columns: vector number `rank + tile * width` of the
     /// head. Vectors past the end of a head are zero.

@@ -15,8 +15,9 @@ use crate::norm::reduce::stats::Stats;
 
 /// A [`HeadNorm`] for heads of which each lane has a vector of four columns in each half.
 pub(crate) trait HalvesNorm: HeadNorm {
-    /// Returns the statistics (mean and reciprocal deviation) of `HEADS` heads of dimension `DIM`, 64 or 128.
-    /// `DIM / 8` lanes share a head. Each lane has two vectors of four columns, `DIM / 2` columns apart.
+    /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads of dimension `DIM`,
+    /// 64 or 128. `DIM / 8` lanes share a head. Each lane has two vectors of four columns, `DIM / 2` columns
+    /// apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
         x: &[[Vec4<T>; 2]; HEADS],
         how: HeadNormArg,

@@ -29,8 +29,8 @@ impl Rotary {
         y
     }
 
-    /// Returns `x cos + rotated sin`. `rotated` has, for each column of `x`, the other column of its pair,
-    /// negated if `x` has the first one.
+    /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` has the other column of its pair.
+    /// This value is negated if the column of `x` is the first one of its pair.
     ///
     /// The roundings are those of the torch modules in eager mode. Each operation rounds to f32. With
     /// `round_each`, it also rounds to the element type. With [`Rotary::COMPLEX`], each sum is a fused
@@ -92,8 +92,8 @@ impl Rotary {
     }
 }
 
-/// For two interleaved pairs `[a, b, c, d]`, returns the other column of each pair. It is negated for `a` and
-/// `c`, the first columns.
+/// For two interleaved pairs `[a, b, c, d]`, returns the other column of each pair. This value is negated for
+/// `a` and `c`, the first columns of the pairs.
 #[inline(always)]
 pub(crate) fn interleaved_partners([a, b, c, d]: [f32; 4]) -> [f32; 4] {
     [-b, a, -d, c]

@@ -134,7 +134,7 @@ impl Rotary {
         }
     }
 
-    /// Implements [`Rotary::entries`] for tables with elements of type `E`.
+    /// Implements [`Rotary::entries`] for tables whose elements have type `E`.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::entries`] apply. In addition, the tables have elements of type `E`.

@@ -30,8 +30,8 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
-    // SAFETY: the caller passes checked operands. `is_query` and `is_key` exclude heads that do not exist,
-    // and no other thread writes these columns.
+    // SAFETY: the caller passes operands that the host checked. `is_query` and `is_key` exclude heads that do
+    // not exist, and no other thread writes these columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

@@ -39,7 +39,7 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the caller passes checked operands. No other warp writes the heads of this task.
+    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {

@@ -36,7 +36,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes checked operands. No other warp writes the heads of this task.
+    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {

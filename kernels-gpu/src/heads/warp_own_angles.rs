@@ -5,8 +5,8 @@
 //! therefore loads the angles once for both heads. All loads of a lane are in flight together.
 //!
 //! For Mochi (11,130 tokens, 24 heads, bf16) on an H200, this kernel takes 102 µs. The kernel `head_lanes`,
-//! which does not load angles once for both heads, takes 241 µs. A copy of the same number of bytes takes 98
-//! µs (`benches/results/decisions/qk_norm_rope_angles_by_head.txt`).
+//! which loads the angles for queries and again for keys, takes 241 µs. A copy of the same number of bytes
+//! takes 98 µs (`benches/results/decisions/qk_norm_rope_angles_by_head.txt`).
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -45,8 +45,8 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes checked operands. `has` is false if an operand has no head `head`, and only
-    // one lane writes each column of a head.
+    // SAFETY: the caller passes operands that the host checked. `has` is false if an operand has no head
+    // `head`, and only one lane writes each column of a head.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

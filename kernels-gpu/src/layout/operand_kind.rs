@@ -16,8 +16,8 @@ impl OperandKind {
     /// The operand is f32.
     pub const F32: Self = Self(2);
 
-    /// `self == other` in kernels. Use it instead of the operator `==`, which takes references, so that LLVM
-    /// generates other code.
+    /// `self == other` in kernels. Use it instead of the operator `==`: that operator takes references, which
+    /// changes the code that LLVM generates.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0

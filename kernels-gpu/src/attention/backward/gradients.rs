@@ -44,7 +44,7 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: `of_rows` returned `None`, so the block has no tile in a sequence. The outputs are
+        // SAFETY: `of_rows` returned `None`, so the block has no tile in any sequence. The outputs are
         // writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
@@ -109,14 +109,14 @@ pub(crate) unsafe fn gradients<
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// Writes zeros to the padding rows of a block that has no tile in a sequence. It does so in each gradient
-/// that the kernel computes.
+/// Writes zeros to padding rows after the last packed sequence, in each gradient that the kernel computes. A
+/// block calls it if it has no tile in any sequence.
 ///
 /// # Safety
 /// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
     // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
@@ -161,12 +161,12 @@ unsafe fn add<
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
-    // Without the optimization barrier `opaque`, the mask offsets of the rows stay in registers from step to
-    // step.
+    // Without the optimization barrier `opaque`, the mask offsets of the rows would occupy registers
+    // throughout the loop over steps.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: the caller guarantees that the tiles arrived, that the other buffer is unused and that the mask
-    // is readable.
+    // SAFETY: the caller guarantees that the tiles arrived, that the buffer of step `after` is unused, and
+    // that the mask is readable.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
@@ -185,7 +185,7 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // In the general kernel, the scores are base-2 exponents already.
+        // In the general kernel (`GENERAL`), the scores are already multiplied by `scale * log2(e)`.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);

@@ -167,7 +167,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns `[lse, delta]` for the two accumulator columns of this lane, which are two queries. `pair` is
+    /// Returns `[lse, delta]` for the two queries that are this lane's columns of an accumulator. `pair` is
     /// the number of a 16-column block. `operands` selects the left (0) or right (1) half of this block.
     ///
     /// # Safety

@@ -19,8 +19,8 @@ pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     pub window: Window,
     /// First row of the warp, and the last row of the warp that lies in the sequence.
     pub span: [u32; 2],
-    /// `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows, with `g = lane /
-    /// 4`. The values are 0 if the rows are keys.
+    /// `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
+    /// `g = lane / 4`. The values are 0 if the rows are keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 

@@ -8,8 +8,8 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`, `w +
-/// COMBINERS` and so on. With one warp per block, the loads of all splits would run one after the other.
+/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`,
+/// `w + COMBINERS` and so on. With one warp per block, the loads of all splits would run one after the other.
 pub const COMBINERS: u32 = 16;
 /// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;

@@ -12,7 +12,7 @@ pub(crate) const KEYS: u32 = 16 * WARPS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// Parameters of the forward pass. The kernels ignore mask, softcap and packed sequences. `tiles` is the
+    /// Parameters of the forward pass. Mask, softcap and packed sequences are not supported. `tiles` is the
     /// number of tiles of [`ROWS`] rows per key head.
     pub forward: AttentionParams,
     /// Number of splits of the keys.

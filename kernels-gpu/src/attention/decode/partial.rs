@@ -59,7 +59,8 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: as above.
+                        // SAFETY: the caller synchronized after other uses of this memory. Each lane writes
+                        // its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
                 }

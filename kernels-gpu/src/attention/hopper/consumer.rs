@@ -56,7 +56,7 @@ unsafe fn release(empty: Barrier) {
 }
 
 /// Returns the named barrier at which warpgroup `group` waits until it may start its matrix multiplications.
-/// It counts 256 threads: those of `group`, and those of the warpgroup that runs before it.
+/// The barrier counts 256 threads: those of `group`, and those of the warpgroup that runs before it.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)

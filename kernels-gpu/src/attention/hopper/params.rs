@@ -25,24 +25,24 @@ pub struct Tiles {
     pub stages: u32,
     /// Whether the result goes through its own region of shared memory, from which TMA stores it.
     ///
-    /// If false, threads store the result from registers. This is as fast or faster with few columns or few
-    /// keys, because a launch with more shared memory is slower. At head dimension 256 no shared memory is
-    /// left.
+    /// If false, threads store the result from registers. Direct stores are as fast or faster with few
+    /// columns or few keys, because a launch with more shared memory is slower. At head dimension 256 no
+    /// shared memory is left.
     pub staged: bool,
 }
 
-/// Sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of these
-/// registers, 128 contain scores, probabilities and result. Two warpgroups with larger tiles are slower,
-/// because the exponentials take as long as the matrix multiplications.
+/// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of
+/// these registers, 128 contain scores, probabilities and result. Two warpgroups with larger tiles are
+/// slower, because the exponentials take as long as the matrix multiplications.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Sizes for head dimensions up to 128. They are used if the number of keys fills tiles of 128 keys better
-/// than tiles of 144 keys.
+/// Tile sizes for head dimensions up to 128. They are used if the number of keys fills tiles of 128 keys
+/// better than tiles of 144 keys.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
-/// Sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
+/// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {

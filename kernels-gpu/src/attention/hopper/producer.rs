@@ -55,7 +55,7 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
         query_parity ^= 1;
     };
     each_tile::<K>(p, first, |tile, slot, key| {
-        // SAFETY: as above.
+        // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
         unsafe {
             fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
         };

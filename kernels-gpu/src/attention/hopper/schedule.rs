@@ -33,8 +33,8 @@ impl QueryTile {
     /// Returns the query tile with number `number`.
     ///
     /// Causal kernels process one section (a group of heads) after the other, so that the keys and values of
-    /// a section stay in L2. In a section, the tiles with the most keys come first. The short tiles then fill
-    /// idle SMs at the end.
+    /// a section stay in L2. In a section, the tiles with the most keys come first. The tiles with few keys
+    /// then fill idle SMs at the end of the launch.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {

@@ -37,7 +37,7 @@ impl OnlineSoftmax {
     ///
     /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. The function
     /// then subtracts the maximum before it multiplies by the scale, so that equal scores give exactly 0.
-    /// Otherwise, it uses one `fma`, whose rounding error would be large for huge scores.
+    /// Without `added`, it uses one `fma`, whose rounding error would be large for huge scores.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;

@@ -3,8 +3,8 @@
 //! A row has `2 DIM16` chunks of 16 bytes, one chunk per lane. If it has fewer than 32 chunks, one copy
 //! instruction of a warp covers several rows.
 //!
-//! The single-buffered forward kernel uses these copies. It has no free registers. It therefore keeps its
-//! block state in shared memory, and computes each source address from the previous one.
+//! The single-buffered forward kernel uses these copies. This kernel has no free registers. It therefore
+//! keeps its block state in shared memory, and computes each source address from the previous one.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -87,7 +87,8 @@ pub(super) struct Copies<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Issues copy `number` of the warp. Rows and columns outside the tensor become zero in the tile.
+    /// Issues copy `number` of the warp's copies of a tile. Rows and columns outside the tensor become zero
+    /// in the tile.
     ///
     /// # Safety
     /// The head is readable in units of 16 bytes. The tile contains the copied rows, and no thread accesses

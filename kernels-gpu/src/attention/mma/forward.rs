@@ -50,7 +50,7 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat it as uniform.
+    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
@@ -69,7 +69,7 @@ pub(crate) unsafe fn forward<
     // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // In the general kernel, `cap` already multiplies the scores by `scale * log2(e)`.
+    // In the general kernel (`GENERAL`), `cap` already multiplies the scores by `scale * log2(e)`.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
@@ -80,8 +80,8 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Without the optimization barrier `opaque`, the mask bounds of the rows stay in registers from tile
-        // to tile.
+        // Without the optimization barrier `opaque`, the mask bounds of the rows would occupy registers
+        // throughout the loop over tiles.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
@@ -108,14 +108,14 @@ pub(crate) unsafe fn forward<
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears the padding rows of a block that has no tile in a sequence. It writes zeros to `out`, and minus
-/// infinity to `lse`.
+/// Clears padding rows after the last packed sequence: zeros in `out`, minus infinity in `lse`. A block calls
+/// it if it has no tile in any sequence.
 ///
 /// # Safety
 /// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
     // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);

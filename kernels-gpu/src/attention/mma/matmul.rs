@@ -49,8 +49,8 @@ pub(crate) unsafe fn products<
     scores
 }
 
-/// Adds the product of `a` and 16 rows of the tile `right` to `sums`. The rows are `16 step` to `16 step +
-/// 15`.
+/// Adds the product of `a` and 16 rows of the tile `right` to `sums`. The rows are `16 step` to
+/// `16 step + 15`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.

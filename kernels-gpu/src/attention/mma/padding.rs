@@ -1,6 +1,6 @@
 //! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
 //!
-//! The blocks that have no tile in a sequence clear it. This code is separate from the attention loop,
+//! The blocks that have no tile in any sequence clear it. This code is separate from the attention loop,
 //! because the loop needs all registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;

@@ -45,7 +45,8 @@ pub struct AttentionParams {
     /// Packed sequences: row at which each sequence starts in the query tensor, followed by the end of the
     /// last sequence. If null, the tensor is not packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
-    /// The same for the keys.
+    /// Packed sequences: row at which each sequence starts in the key tensor, followed by the end of the last
+    /// sequence. If null, the tensor is not packed.
     pub key_starts: *const i32,
     /// Additive or boolean mask. Only the general kernels read it.
     pub mask: Mask,
@@ -63,8 +64,8 @@ pub struct AttentionParams {
     pub dim: u32,
     /// Number of query tiles per head: of one batch, or of all packed sequences together.
     pub tiles: u32,
-    /// 1 if the kernels can read every head in units of 16 bytes, otherwise 0. With 0, the general kernels
-    /// read single elements.
+    /// 1 if the kernels can read every head in units of 16 bytes, otherwise 0. The value 0 requires the
+    /// general kernels, which then read single elements.
     pub vector: u32,
     /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1: later
     /// queries attend to more keys, so the longest tiles start first.

@@ -3,8 +3,8 @@ use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
-/// The queries of a warp. With `Q_IN_REGISTERS`, all A operands stay in registers. Otherwise, each use reads
-/// them from shared memory.
+/// The queries of a warp, which are A operands of MMAs. With `Q_IN_REGISTERS`, all operands stay in
+/// registers. Otherwise, each use reads them from shared memory.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,

@@ -62,7 +62,7 @@ pub(crate) unsafe fn ping_pong<
     let block_state = BlockState { coords, heads }.put(&mut memory);
     // SAFETY: a barrier separates all reads of the block state from its write.
     let block_state = || unsafe { block_state.get(0) };
-    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat it as uniform.
+    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let (copies_of_warp, lanes) =
         (WarpCopies::<DIM16> { warp, warps: WARPS, dim: p.dim }, FragmentLanes::new());
@@ -93,8 +93,8 @@ pub(crate) unsafe fn ping_pong<
         let coords = block_state().coords;
         let (window, row) =
             (Window::of(coords.queries, coords.keys, p.before, p.after), coords.first + own_rows * warp);
-        // Without the optimization barrier `opaque`, the row numbers of the copies stay in registers from
-        // tile to tile.
+        // Without the optimization barrier `opaque`, the row numbers of the copies would occupy registers
+        // throughout the loop over tiles.
         let [col, next] = thread::opaque([tile * keys, (tile + 1) * keys]);
         let (at, span) = (At { row, col }, [row, (row + own_rows - 1).min(coords.queries - 1)]);
         let seen = row < coords.queries && !window.hides(span, col, keys);

@@ -15,8 +15,8 @@ const SLACK: f32 = 1e-30;
 /// accumulators (16 x 8), left and right.
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
-/// Softmax state of this thread's accumulator rows: rows `g` and `g + 8` of each 16 rows, with `g = lane /
-/// 4`.
+/// Softmax state of this thread's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
+/// `g = lane / 4`.
 pub(crate) struct RowSoftmax<const ROWS16: usize> {
     /// The largest score of each row so far.
     max: [[f32; 2]; ROWS16],
@@ -68,8 +68,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Some(rescale)
     }
 
-    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. The unrounded
-    /// probabilities are added to the row sums.
+    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. Adds the
+    /// probabilities to the row sums before it rounds them.
     #[inline(always)]
     pub fn weights<T: MatrixElem>(&mut self, row: usize, scores: &[C; 2]) -> A {
         let mut weights = [[0.0; 4]; 2];

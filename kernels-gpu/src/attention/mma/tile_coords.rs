@@ -26,7 +26,8 @@ pub(crate) struct TileCoords {
 }
 
 impl TileCoords {
-    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in a sequence.
+    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in any sequence. Only
+    /// launches with packed sequences have blocks without a tile.
     ///
     /// # Safety
     /// The host checked `p` for this launch.
@@ -36,8 +37,9 @@ impl TileCoords {
         unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in a sequence. The rows
-    /// are keys if `keys`, otherwise queries. For keys, `head` is the first query head of its group (GQA).
+    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in any sequence. Only
+    /// launches with packed sequences have blocks without a tile. The rows are keys if `keys`, otherwise
+    /// queries. For keys, `head` is the first query head of its group (GQA).
     ///
     /// # Safety
     /// The safety conditions of [`TileCoords::of_block`] apply.
@@ -56,9 +58,9 @@ impl TileCoords {
     /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. Tile
     /// numbers count the tiles of all packed sequences.
     ///
-    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from `start /
-    /// rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs no lengths
-    /// of other sequences, so that a block finds its sequence by binary search.
+    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from
+    /// `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs no
+    /// lengths of other sequences, so that a block finds its sequence by binary search.
     ///
     /// # Safety
     /// The safety conditions of [`TileCoords::of_block`] apply. In addition, the launch has packed sequences.
@@ -107,8 +109,8 @@ impl TileCoords {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
     }
 
-    /// Returns the same coordinates for query head `head + member`. In GQA, `head` is the first query head of
-    /// a group, and `member` is an index in the group.
+    /// Returns a copy of these coordinates for query head `head + member`. In GQA, `head` is the first query
+    /// head of a group, and `member` is an index in the group.
     #[inline(always)]
     pub fn with_member(&self, member: u32) -> Self {
         Self { head: self.head + member, ..*self }

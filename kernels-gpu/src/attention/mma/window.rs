@@ -1,9 +1,9 @@
 //! Sliding windows of attention: the range of keys that a query attends to, and the range of queries that
 //! attend to a key.
 
-/// A sliding window: row `i` of the score matrix has the columns from `i + offset - before` to `i + offset +
-/// after`, inclusive. Rows are queries and columns are keys. After [`Window::transposed`], rows are keys and
-/// columns are queries.
+/// A sliding window: row `i` of the score matrix has the columns from `i + offset - before` to
+/// `i + offset + after`, inclusive. Rows are queries and columns are keys. After [`Window::transposed`], rows
+/// are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     offset: i32,
@@ -38,8 +38,8 @@ impl Window {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the first tile and one past the last tile that contain a column of rows `first` to `last`. A
-    /// tile has `size` columns.
+    /// Returns the range of tiles that contain a column of rows `first` to `last`: first tile, and one past
+    /// the last tile. A tile has `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;
