@@ -134,8 +134,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Returns whether this lane has columns in tile `tile` of a head. The head is the group's head `nth`
-    /// after the current one. The result is false if the warp has no such head.
+    /// Returns whether this lane has columns in tile `tile` of the group's next head number `nth`. Number 0
+    /// is the group's current head. The result is false if the warp does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;

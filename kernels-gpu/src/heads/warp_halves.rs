@@ -72,7 +72,7 @@ pub(crate) fn rotated<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angl
     }
 }
 
-/// The calling lane's position in the heads of its warp.
+/// State of the calling lane while its warp processes heads.
 struct HalfLane<T, const DIM: u32> {
     /// Pointers to this lane's first column of its current head, in the input (`x`) and in the output (`y`).
     x: *const T,
@@ -107,7 +107,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Returns whether the warp has the lane's `nth` next head.
+    /// Returns whether the warp has this lane's next head number `nth`. Number 0 is the lane's current head.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left

@@ -185,7 +185,7 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // In the general kernel (`GENERAL`), the scores are already multiplied by `scale * log2(e)`.
+        // In the general kernel (`GENERAL`), the scores are already base-2 exponents.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);

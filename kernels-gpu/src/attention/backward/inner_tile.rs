@@ -1,4 +1,4 @@
-//! Inner-loop tiles of the backward pass, which a block loops over.
+//! Inner-loop tiles of the attention backward pass. For each outer-loop tile, a block loops over them.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 

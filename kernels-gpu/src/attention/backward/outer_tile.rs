@@ -15,7 +15,7 @@ pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     pub tiles: [Tile<T, DIM16>; 2],
     /// `ldmatrix` offsets of this lane.
     pub lanes: FragmentLanes<DIM16>,
-    /// The columns that each row sees.
+    /// Sliding window: the range of columns that belongs to each row.
     pub window: Window,
     /// First row of the warp, and the last row of the warp that lies in the sequence.
     pub span: [u32; 2],

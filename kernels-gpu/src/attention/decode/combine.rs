@@ -1,4 +1,4 @@
-//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits.
+//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits of the keys.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -14,7 +14,7 @@ pub const COMBINERS: u32 = 16;
 /// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Splits whose loads a warp has in flight.
+/// Number of splits whose loads a warp has in flight at once.
 const IN_FLIGHT: usize = 4;
 
 /// Bytes of shared memory per block: one f32 row per warp.

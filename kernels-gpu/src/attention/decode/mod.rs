@@ -4,8 +4,8 @@
 //! of its four warps computes a quarter of the split. A second kernel combines the results of all splits.
 //!
 //! The queries of all heads that share a key head (GQA) are rows of one matrix. A block therefore reads keys
-//! and values only once for these heads. The split size is constant, so that the result of a query does not
-//! depend on the batch size.
+//! and values only once for up to [`ROWS`](params::ROWS) rows. The split size is constant, so that the result
+//! of a query does not depend on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

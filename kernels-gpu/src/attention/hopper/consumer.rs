@@ -27,7 +27,7 @@ use super::{mask, output};
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
-    /// Index of the warpgroup among those that compute.
+    /// Index of this warpgroup among the consumer warpgroups.
     group: u32,
     /// Pipeline position of the current key tile.
     slot: Slot,

@@ -66,7 +66,7 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }
-    // The result of a row that saw no key is zero.
+    // The result of a row without visible keys is zero.
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 

@@ -35,9 +35,9 @@ pub struct Tiles {
 /// these registers, 128 contain scores, probabilities and result. Two warpgroups with larger tiles are
 /// slower, because the exponentials take as long as the matrix multiplications.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
-/// Sizes for head dimensions up to 96.
+/// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
-/// Sizes for head dimensions up to 128.
+/// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128. They are used if the number of keys fills tiles of 128 keys
 /// better than tiles of 144 keys.
@@ -95,7 +95,7 @@ pub struct HopperParams {
     pub section_tiles: NonZero<u32>,
     /// Head dimension, a multiple of 8.
     pub dim: u32,
-    /// Causal kernels: query `i` sees keys up to `i + diagonal`.
+    /// Causal kernels: query `i` attends to keys up to `i + diagonal`.
     pub diagonal: i32,
     /// Scale of the scores times log2(e).
     pub scale: f32,

@@ -25,7 +25,7 @@ pub(crate) trait Shape: Copy {
     const KEYS: u32 = 2 * Self::Scores::LEN as u32;
     /// Queries per tile.
     const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
-    /// Number of warpgroups that compute.
+    /// Number of consumer warpgroups, which compute 64 queries each.
     const GROUPS: u32;
     /// Whether the consumer warpgroups start their matrix multiplications in a fixed order (ping-pong).
     const PING_PONG: bool = Self::GROUPS > 2;

@@ -103,7 +103,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         // SAFETY: `wanted` is false for rows outside the sequence, so they are not read. The caller passes an
         // unused tile.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
-        // Without `opaque_address`, the offsets of all rows stay in registers.
+        // Without the optimization barrier `opaque_address`, the offsets of all rows would occupy registers.
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 

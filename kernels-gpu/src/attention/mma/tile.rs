@@ -100,10 +100,10 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
-    /// Reads one chunk of a row.
+    /// Reads one 16-byte chunk of a row.
     ///
     /// # Safety
-    /// As for [`Tile::left`].
+    /// The safety conditions of [`Tile::left`] apply, for this chunk.
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
         // SAFETY: the caller guarantees that the chunk lies inside the tile, and that a barrier separates the
