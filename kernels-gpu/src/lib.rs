@@ -1,10 +1,11 @@
-//! GPU kernels of oxiwarp: one file in [`ops`] per operator, and the modules that the operators share.
+//! GPU kernels of oxiwarp: one file in [`ops`] per operator, and modules that several operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`kernels`], the table of kernels
-//! for the CPU executor. Kernel arguments other than numbers and pointers are `repr(C)` structs, which the
-//! host crate fills in.
+//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`kernels`], the list of kernels
+//! that the CPU executor runs in tests. Kernel arguments are numbers, pointers and `repr(C)` structs. The
+//! host crate fills in these structs.
 #![cfg_attr(test, allow(dead_code))]
-// A unit without kernels does not use the feature. The attention units are empty on sm_75.
+// cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
+// `abi_ptx`. For example, the attention units are empty on sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
@@ -14,7 +15,7 @@ pub mod heads;
 pub mod layout;
 pub mod norm;
 pub mod norm_backward;
-// The unit tests need no operator, and most of the crate's compile time is spent on the operators.
+// Unit tests do not need the operators, which take most of the compile time of this crate.
 #[cfg(not(test))]
 pub mod ops;
 pub mod rms;

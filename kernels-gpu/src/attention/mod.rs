@@ -1,4 +1,4 @@
-//! Attention kernels on tensor cores.
+//! Attention kernels that use tensor cores.
 //!
 //! - `mma`: forward pass with `mma.sync`, on every GPU from sm_80 on.
 //! - `decode`: forward pass for few queries, with the keys split among blocks (split-KV decoding).

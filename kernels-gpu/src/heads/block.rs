@@ -1,11 +1,11 @@
-//! Normalises and rotates rows with one team per row. A team is the threads that share the row.
+//! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
 //!
-//! A row is all heads of a token, if they are normalised together. Or it is one head that the kernels in
-//! `warp` do not support, because it is too long or not aligned. Queries and keys of a token are consecutive
-//! rows, so the angles of the token are in L1 for the second row.
+//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head that the
+//! kernels in `warp` do not support, because it is too long or not aligned. The rows of a token are
+//! consecutive, so that the angles of the token are in L1 after its first row.
 //!
-//! For half-split pairs, a thread loads the partners of its columns again. Another thread of the team has
-//! loaded them before, so they are in L1.
+//! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the partners of its
+//! columns again. They are in L1, because another thread of the team has loaded them before.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
@@ -29,8 +29,8 @@ pub(crate) struct HeadRow<T> {
 }
 
 impl<T: Elem> HeadRow<T> {
-    /// Returns row `row` of the launch. For each token, the rows of its queries come first, then those of its
-    /// keys.
+    /// Returns row `row` of the launch. The rows of a token are consecutive: first the rows of its queries,
+    /// then those of its keys.
     #[inline(always)]
     pub fn of(q: HeadsOperand, k: HeadsOperand, p: &HeadParams, row: u32) -> Self {
         let [queries, keys] = p.warp_tasks;
@@ -41,16 +41,16 @@ impl<T: Elem> HeadRow<T> {
         Self { x: operand.x.at(token, head), y: operand.y.at(token, head), operand, token, head }
     }
 
-    /// Loads and normalises the vec4 at column `at`, a multiple of 4. Columns past the end of the row are
-    /// zero before the norm.
+    /// Loads and normalises the vec4 (four columns) at column `at`, which is a multiple of 4. Columns past
+    /// the end of the row are read as zero.
     ///
     /// # Safety
     /// `at` is a column of the row. The row is readable, with the alignment that `A` requires.
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
-        // SAFETY: the caller passes a column of the row. The host checked that weight and bias have as many
-        // columns.
+        // SAFETY: `at` is a column of the row. The host checked that weight and bias have as many columns as
+        // the row.
         let (x, affine) = unsafe {
             (
                 Vec4Row::<T, A>::of(&Rows::single(self.x.cast()), RowIndex::FIRST, columns),
@@ -84,8 +84,8 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
-        // SAFETY: `at` and its partner are columns of the row. The angle is read only for a rotated token and
-        // column.
+        // SAFETY: `at` and its partner are columns of the row. The angle is read only if RoPE rotates this
+        // token and this column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -99,11 +99,12 @@ impl<T: Elem> HeadRow<T> {
     }
 }
 
-/// Normalises, rotates and writes the row of the calling team.
+/// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for any head dimension and with the alignment that `A`
-/// requires. Heads that are normalised together are contiguous in memory.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, except that any head dimension is
+/// permitted and `A` determines the required alignment. Heads that are normalised together are contiguous in
+/// memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,
@@ -116,7 +117,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the caller passes checked operands. A team without a row gets 0 columns.
+    // SAFETY: the caller passes operands that the host checked. If the team has no row, `x` gets 0 columns.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -124,12 +125,12 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (at, columns) = (x.first(tile), x.columns(tile));
         if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
-                // SAFETY: `count` keeps `at` inside the row, and no other thread has this column.
+                // SAFETY: `count` keeps `at` inside the row, and no other thread writes this column.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
             }
             continue;
         }
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team writes this row.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),
@@ -140,8 +141,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
-            // SAFETY: the partner is a column of the row. The branch ensures that token and column are
-            // rotated.
+            // SAFETY: the partner is a column of the row. The branch ensures that RoPE rotates this token and
+            // this column.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

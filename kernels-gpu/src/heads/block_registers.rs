@@ -1,10 +1,11 @@
-//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates all columns in interleaved pairs, or none.
+//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates either all columns, in interleaved pairs
+//! (adjacent columns), or no column.
 //!
-//! A row is all heads of a token, if they are normalised together, or one long head. A block processes the
-//! query row and the key row of a token, so both rows use the same angles from L1.
+//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
+//! block processes the query row and the key row of a token, so that both rows use the same angles from L1.
 //!
-//! A thread has vec8s (eight adjacent columns). Each is two of torch's vec4s, so a thread emulates two
-//! adjacent threads of torch. Adding their sums needs no shuffle.
+//! In torch's fused RMSNorm kernel, a thread has vectors of four columns. Here, a thread has vectors of eight
+//! columns. It therefore emulates two adjacent threads of torch, and adds their sums without a shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -23,16 +24,16 @@ pub const TEAM: u32 = 64;
 /// Columns per tile: one vec8 for each thread of the team.
 pub const TILE: u32 = LEN * TEAM;
 
-/// Normalises, rotates and writes the row of the calling team. A team is the threads that share a row.
+/// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// As [`head_rows`](super::block::head_rows). In addition:
+/// The safety conditions of [`head_rows`](super::block::head_rows) apply. In addition:
 ///
-/// - A block has a team of [`TEAM`] threads for each operand that is present. The grid is
-///   `[tokens, 1, batches]`.
-/// - Rows have at most `IN_REGISTERS` tiles, and allow 16-byte accesses.
+/// - A block has a team of [`TEAM`] threads for the queries and a team for the keys, if both are present. The
+///   grid is `[tokens, 1, batches]`.
+/// - Rows have at most `IN_REGISTERS` tiles of [`TILE`] columns, and permit 16-byte accesses.
 /// - `rotary` rotates all columns in interleaved pairs, or none.
-/// - If columns are rotated, a tile has a whole number of heads that share their angles, or the row is one
+/// - If columns are rotated, a tile contains a whole number of heads with equal angles, or the row is one
 ///   head.
 #[inline(always)]
 pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
@@ -45,11 +46,12 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the caller passes checked operands. No other team has the same row.
+    // SAFETY: the caller passes operands that the host checked. No other team writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
-        // If a tile has a whole number of heads, columns that are one tile apart have the same angles.
+        // If a tile contains a whole number of heads, the angles repeat: columns that are one tile apart have
+        // equal angles.
         let repeats = p.dim <= TILE;
         let mut angles = [Angles::NONE; 2];
         if is_rotated && row.has(0) {
@@ -84,10 +86,10 @@ struct RegisterRow<T, const IN_REGISTERS: usize> {
 }
 
 impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
-    /// Loads the thread's columns of the row of `operand` at `token`.
+    /// Loads this thread's columns of the row of `token`. `operand` is the query tensor or the key tensor.
     ///
     /// # Safety
-    /// As [`register_rows`].
+    /// The safety conditions of [`register_rows`] apply.
     #[inline(always)]
     unsafe fn read(operand: &HeadsOperand, token: Token, rank: u32) -> Self {
         let mut row =
@@ -112,8 +114,9 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
         self.at(tile) < self.cols
     }
 
-    /// Returns the statistics of the row, in the summation order of torch's fused RMSNorm: see
-    /// [`FusedRms`](crate::norm::reduce::team::FusedRms). Every thread of the block calls it.
+    /// Returns the reciprocal RMS of the row, with the summation order of torch's fused RMSNorm: see
+    /// [`FusedRms`](crate::norm::reduce::team::FusedRms). All threads of the block must call this function,
+    /// because it synchronizes the block.
     #[inline(always)]
     fn stats(&self, memory: &mut SharedMemory, cols: TeamCols, how: HeadNormArg) -> Stats {
         let mut sums = [0.0; 2];
@@ -128,8 +131,8 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {
-            // SAFETY: each emulated torch warp has one slot. Only the first of its 16 threads writes it,
-            // before the barrier.
+            // SAFETY: each emulated torch warp has one element of `partial`. Only the first of its 16 threads
+            // writes this element, before the barrier.
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();
@@ -139,10 +142,11 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + how.eps) }
     }
 
-    /// Normalises the thread's columns, calls `rotate` for each vec8, and writes the results.
+    /// Normalises this thread's columns, passes each vector of eight columns to `rotate`, and writes the
+    /// results.
     ///
     /// # Safety
-    /// As [`register_rows`].
+    /// The safety conditions of [`register_rows`] apply.
     #[inline(always)]
     unsafe fn write(
         &self,
@@ -159,7 +163,7 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             // SAFETY: the host checked that the weight has as many columns as the row.
             let parameters = unsafe { Rms::parameters_at::<T>(&operand.affine, [at, at + 4]) };
             let normed = Rms::apply::<T, 2>(stats, self.x[tile].opaque_lanes().vec4s(), &parameters, how);
-            // SAFETY: `has` is true, so the row has these columns. No other thread writes them.
+            // SAFETY: `has` is true, so the row has these columns. No other thread writes these columns.
             unsafe { Vec8::store(self.y.wrapping_add(at as usize), rotate(tile, normed)) };
         }
     }

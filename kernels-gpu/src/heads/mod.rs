@@ -1,12 +1,12 @@
-//! Kernel bodies that normalise and rotate the heads of queries and keys, for the ops `qk_norm_rope` and
+//! Kernel bodies that normalise the heads of queries and keys and apply RoPE, for the ops `qk_norm_rope` and
 //! `rope`.
 //!
 //! The modules differ in the threads that process a head:
 //!
-//! - `warp`, `warp_halves`, `warp_own_angles`: the lanes of a warp, or of a part of a warp.
-//! - `block`, `block_registers`: a team, the threads that share a row. Rows are long heads, or all heads
-//!   of a token if these are normalised together.
-//! - `rope_only`: single threads, for heads without a norm.
+//! - `warp`, `warp_halves`, `warp_own_angles`: the lanes of a warp, or of a part of a warp, share a head.
+//! - `block`, `block_registers`: a team (the threads that share a row) processes a row. A row is a long head,
+//!   or all heads of a token if they are normalised together.
+//! - `rope_only`: each thread processes four columns of a head. These kernels have no norm.
 pub(crate) mod block;
 pub mod block_registers;
 pub(crate) mod norm;

@@ -1,8 +1,8 @@
-//! Norms of queries and keys, with the summation order and the roundings of the torch module that each
+//! Norms of queries and keys. Each norm has the summation order and the roundings of the torch module that it
 //! replaces.
 //!
-//! The lanes of a warp or half a warp process a head of up to 256 columns. A team, the threads that share a
-//! row, processes a longer row.
+//! The lanes of a warp or half a warp process a head of up to 256 columns. A team (the threads that share a
+//! row) processes a longer row.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
 
@@ -15,8 +15,8 @@ use crate::norm::reduce::team_row::TeamRow;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::reduce::welford::Welford;
 
-/// Weight and bias of a norm for four columns. The values for an absent operand change nothing, not even the
-/// sign of a zero.
+/// Weight and bias of a norm for four columns. If the norm has no weight or no bias, the values are 1 and
+/// -0.0. These values change no element, not even the sign of a zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Affine4 {
     pub weight: [f32; 4],
@@ -28,22 +28,24 @@ impl Affine4 {
     pub const NONE: Self = Self { weight: [1.0; 4], bias: [-0.0; 4] };
 }
 
-/// A norm of queries and keys, or the absence of a norm ([`AsItIs`]).
+/// A norm of queries and keys. The type [`AsItIs`] means that there is no norm.
 pub(crate) trait HeadNorm: Copy {
-    /// `true` if kernels with this norm can compute angles from frequencies. Only kernels without a norm do
-    /// this, because the code of sine and cosine is large.
+    /// `true` if kernels with this norm can compute RoPE angles from frequencies. Only kernels without a norm
+    /// can do so, because the code of sine and cosine is large.
     const MAKES_ANGLES: bool;
-    /// Returns the statistics of `HEADS` heads. The lanes of `group` share each head.
+    /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads. The lanes of `group`
+    /// share each head.
     ///
-    /// Lane `rank` has vec4 `rank + tile * width` of a head in `x[head][tile]`. Past the end of a head, vec4s
-    /// are zero.
+    /// `x[head][tile]` is this lane's vector of four columns: vector number `rank + tile * width` of the
+    /// head. Vectors past the end of a head are zero.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
         x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS];
-    /// Returns the statistics of the team's row. Every thread of the block calls it.
+    /// Returns the statistics of the row that the calling thread shares with its team. All threads of the
+    /// block must call this function.
     fn of_row<T: Elem, A: Access>(
         row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
@@ -52,7 +54,8 @@ pub(crate) trait HeadNorm: Copy {
     ) -> Stats;
     /// Returns weight and bias for the thread's vec4.
     fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Affine4;
-    /// Normalises the vec4s, multiplies by the weight, adds the bias, and rounds as `how` says.
+    /// Normalises vectors of four columns, multiplies them by the weight, adds the bias, and rounds if `how`
+    /// says so.
     fn apply<T: Elem, const VEC4S: usize>(
         stats: Stats,
         x: [[f32; 4]; VEC4S],
@@ -116,8 +119,8 @@ impl HeadNorm for Layer {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS] {
-        // torch uses four warps per row. Each tile here has the elements of one torch warp, and torch's other
-        // warps are empty.
+        // torch's LayerNorm kernel uses four warps per row. Each tile here has the elements of one torch
+        // warp. A torch warp without a tile has no elements.
         let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
             let mut heads = [Welford::EMPTY; HEADS];
@@ -170,7 +173,7 @@ impl HeadNorm for Layer {
     }
 }
 
-/// Rounds the vec4s to the element type if `wanted` is true. There is one branch for all vec4s.
+/// Rounds all vectors to the element type if `wanted` is true. It branches once, not once per vector.
 #[inline(always)]
 pub(crate) fn round_if<T: Elem, const VEC4S: usize>(
     wanted: bool,

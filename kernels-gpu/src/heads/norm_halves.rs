@@ -1,7 +1,7 @@
-//! Norms of heads in which each lane has one vec4 in each half of the head.
+//! Norms of heads of 64 or 128 columns, of which each lane has four columns in each half.
 //!
-//! The summation order is torch's. In this layout, the first addition of torch's warp reduction needs no
-//! shuffle: a lane has both operands.
+//! The summation order is torch's. The first addition of torch's warp reduction needs no shuffle here,
+//! because a lane has both operands.
 use cuda_std::prelude::*;
 
 use super::norm::{Affine4, AsItIs, HeadNorm};
@@ -13,18 +13,21 @@ use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
 
-/// A [`HeadNorm`] for heads in which each lane has one vec4 in each half.
+/// A [`HeadNorm`] for heads of which each lane has a vector of four columns in each half.
 pub(crate) trait HalvesNorm: HeadNorm {
-    /// Returns the statistics of `HEADS` heads of dimension `DIM`, 64 or 128. `DIM / 8` lanes share a head,
-    /// and each has two vec4s that are `DIM / 2` columns apart.
+    /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads of dimension `DIM`,
+    /// 64 or 128. `DIM / 8` lanes share a head. Each lane has two vectors of four columns, `DIM / 2` columns
+    /// apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
         x: &[[Vec4<T>; 2]; HEADS],
         how: HeadNormArg,
     ) -> [Stats; HEADS];
-    /// Returns weight and bias for the two vec4s that start at `columns`. All loads are in flight together.
+    /// Returns weight and bias for two vectors of four columns, which start at `columns`. All loads are in
+    /// flight together.
     ///
     /// # Safety
-    /// While the kernel runs, weight and bias are readable at these columns, as aligned vec4s.
+    /// While the kernel runs, weight and bias are readable at these columns, as aligned vectors of four
+    /// elements.
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2];
 }
 
@@ -43,8 +46,8 @@ impl HalvesNorm for AsItIs {
     }
 }
 
-/// RMSNorm in torch's fused order, or in the order of `x.float().pow(2).mean(-1)` for heads of 128 columns.
-/// For shorter heads, torch adds the squares of the latter in another order.
+/// RMSNorm with one of two summation orders: torch's fused kernel, or `x.float().pow(2).mean(-1)`. Use the
+/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in another order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -53,8 +56,8 @@ impl HalvesNorm for Rms {
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
-            // Branch for each head. With one branch for all heads, the compiler unpacks the lanes of all
-            // heads first.
+            // Branch for each head. If one branch served all heads, the compiler would first unpack the
+            // elements of all heads.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
@@ -71,7 +74,8 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes a weight that is readable at these columns. `kind` is its type.
+        // SAFETY: the caller passes a weight that is readable at these columns. `kind` gives its element
+        // type.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],
@@ -82,25 +86,26 @@ impl HalvesNorm for Rms {
     }
 }
 
-/// Loads the two vec4s at `columns` of a weight with elements of type `E`.
+/// Loads two vectors of four columns of a weight, which start at `columns`. `E` is the element type of the
+/// weight.
 ///
 /// # Safety
-/// As [`HalvesNorm::parameters_at`].
+/// The safety conditions of [`HalvesNorm::parameters_at`] apply.
 #[inline(always)]
 unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] {
-    // SAFETY: the caller passes a weight of `E` that is readable at these columns.
+    // SAFETY: the caller passes a weight with elements of type `E` that is readable at these columns.
     let vec4s = columns.map(|at| unsafe { vec4_at::<E>(weight.rows.base.cast(), at, true) });
     vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }
 
-/// Returns the sum of `of` over both vec4s. It is the first step of torch's warp reduction, which adds
-/// threads half a head apart.
+/// Returns the sum of `of` over a lane's two vectors, which are half a head apart. This addition is the first
+/// step of torch's warp reduction.
 #[inline(always)]
 fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())
 }
 
-/// Adds the sums of the lane whose index differs in the bit `distance`.
+/// Adds to each sum the sum of another lane, whose index differs in the bit `distance`.
 #[inline(always)]
 pub(crate) fn with_lane<const N: usize>(sums: [f32; N], distance: u32) -> [f32; N] {
     sums.map(|sum| sum + warp::shuffle_xor(warp::ALL, sum, distance))

@@ -1,4 +1,4 @@
-//! Arguments of the kernels on heads: queries and keys, their norm, and their rotation.
+//! Arguments of the kernels that normalise and rotate heads: queries and keys, norm, and RoPE.
 use cuda_std::warp;
 
 use crate::layout::heads::Heads;
@@ -13,9 +13,10 @@ pub struct HeadNormArg {
     /// Summation order of RMSNorm. 1: torch's fused kernel (`torch.nn.RMSNorm`). 0:
     /// `x.float().pow(2).mean(-1)`.
     pub fused: u32,
-    /// 1: RMSNorm also rounds to the element type before it multiplies by the weight. 0: it does not.
+    /// 1: RMSNorm rounds `x / rms` to the element type before it multiplies by the weight. 0: it does not
+    /// round `x / rms`.
     pub before_weight: u32,
-    /// 1: round the norm's result to the element type before the rotation. 0: keep f32.
+    /// 1: the result of the norm is rounded to the element type before the rotation. 0: it stays f32.
     pub round: u32,
 }
 
@@ -23,29 +24,29 @@ pub struct HeadNormArg {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Cosines. For [`Rotary::COMPLEX`]: alternating cosines and sines. For [`Rotary::COUNTED`] and
-    /// [`Rotary::POSITIONED`]: f32 frequencies.
+    /// Table of cosines. For [`Rotary::COMPLEX`], cosines and sines alternate in this table. For
+    /// [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], it contains f32 frequencies.
     pub cos: Heads,
     /// Sines. For [`Rotary::POSITIONED`]: f32 positions. Not used for [`Rotary::COMPLEX`] and
     /// [`Rotary::COUNTED`].
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
-    /// Number of rotated tokens from `first` on. Other tokens are not rotated.
+    /// Number of rotated tokens, from token `first` on. RoPE does not change other tokens.
     pub tokens: u32,
-    /// Number of rotated columns per head, which is even. The columns from `dim` on are not rotated.
+    /// Number of rotated columns per head, which is even. RoPE does not change the columns from `dim` on.
     pub dim: u32,
     /// One of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`], [`Rotary::COUNTED`],
     /// [`Rotary::POSITIONED`].
     pub angles: u32,
-    /// 1: half-split pairs, whose columns are `dim / 2` apart (`rotate_half`). 0: interleaved pairs of
-    /// adjacent columns.
+    /// 1: RoPE rotates half-split pairs, whose columns are `dim / 2` apart (`rotate_half`). 0: it rotates
+    /// interleaved pairs, which are adjacent columns.
     pub halves: u32,
     /// 1: the tables are f32. 0: they have the element type.
     pub single: u32,
-    /// 1: round the two products and their sum to the element type. 0: round only the sum.
+    /// 1: RoPE rounds its two products and their sum to the element type. 0: it rounds only the sum.
     pub round_each: u32,
-    /// 1: rotate by the negative angle, as the gradient does. 0: rotate by the angle.
+    /// 1: RoPE rotates by the negative angle, as its gradient requires. 0: it rotates by the angle.
     pub conjugate: u32,
 }
 
@@ -56,9 +57,10 @@ impl Rotary {
     pub const NARROW: u32 = 1;
     /// One table with a complex number per pair. Pairs are interleaved.
     pub const COMPLEX: u32 = 2;
-    /// The kernel computes the angles: the index of the token times the frequency of the pair.
+    /// The kernel computes each angle as the index of the token times the frequency of the pair of columns.
     pub const COUNTED: u32 = 3;
-    /// The kernel computes the angles: the position of the token times the frequency of the pair.
+    /// The kernel computes each angle as the position of the token times the frequency of the pair of
+    /// columns. The positions are in a table.
     pub const POSITIONED: u32 = 4;
 
     /// No rotation.
@@ -81,7 +83,8 @@ impl Rotary {
     }
 }
 
-/// The query or key tensor, with its output and the parameters of its norm: a kernel argument.
+/// The query tensor or the key tensor, with its output and the parameters of its norm. It is a kernel
+/// argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsOperand {
@@ -93,7 +96,7 @@ pub struct HeadsOperand {
     pub affine: Affine,
     /// Number of heads per token. 0 if the tensor is absent.
     pub heads: u32,
-    /// Number of columns that are normalised together: those of one head, or of all heads of a token.
+    /// Number of columns that are normalised together: the columns of one head, or of all heads of a token.
     pub cols: u32,
     /// `1 / cols`.
     pub inv_cols: f32,
@@ -113,16 +116,16 @@ pub struct HeadParams {
     pub norm: HeadNormArg,
     /// Number of heads per warp. Only `warp` and `warp_halves` use it.
     pub heads_per_warp: u32,
-    /// Number of warps for the queries of a token, and for its keys. In `block` and `block_registers`: the
-    /// number of rows instead of warps.
+    /// Number of warps for the query heads of a token, and number of warps for its key heads. For the kernels
+    /// in `block` and `block_registers`, these are numbers of rows instead.
     pub warp_tasks: [u32; 2],
     /// Number of blocks per token. Only `warp` uses it.
     pub blocks: u32,
-    /// Number of tiles of a row that fit in shared memory. Only `block` uses it.
+    /// Number of tiles of a row that are staged in shared memory. Only the kernels in `block` use it.
     pub staged: u32,
 }
 
-/// Returns the number of heads of dimension `dim` that a warp processes in adjacent groups of lanes.
+/// Returns how many heads of dimension `dim` a warp processes at once. Each head has its own group of lanes.
 pub const fn side_by_side(dim: u32) -> u32 {
     warp::SIZE / width(dim)
 }

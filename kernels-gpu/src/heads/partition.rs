@@ -4,7 +4,7 @@ use cuda_std::prelude::*;
 use super::params::HeadParams;
 use crate::layout::heads::{Token, divide};
 
-/// The heads that a warp processes: up to `heads_per_warp` consecutive queries or keys of one token.
+/// The heads that a warp processes: up to `heads_per_warp` consecutive query heads or key heads of one token.
 #[derive(Clone, Copy)]
 pub(crate) struct WarpTask {
     pub token: Token,
@@ -15,8 +15,8 @@ pub(crate) struct WarpTask {
 }
 
 impl WarpTask {
-    /// Returns the heads of the calling warp, or `None` if it has none. The grid has `p.blocks` blocks per
-    /// token.
+    /// Returns the heads of the calling warp, or `None` if the warp has no heads. The grid is
+    /// one-dimensional, with `p.blocks` blocks per token.
     #[inline(always)]
     pub fn of_warp(p: &HeadParams) -> Option<Self> {
         let ([_, warp, _], [_, warps, _]) = (thread::index(), thread::block_dim());
@@ -32,9 +32,10 @@ impl WarpTask {
         Some(Self { token: Token::of(row, p.tokens), keys: is_key, first })
     }
 
-    /// Returns the heads of the calling warp, or `None` if it has none.
+    /// Returns the heads of the calling warp, or `None` if the warp has no heads.
     ///
-    /// The dimensions of the grid are tokens, blocks per token, and batches. So no division is needed.
+    /// The grid is `[tokens, blocks per token, batches]`. The function therefore needs no division to find
+    /// the token.
     #[inline(always)]
     pub fn of_grid(p: &HeadParams) -> Option<Self> {
         let ([_, warp, _], [_, warps, _], [number, block, batch]) =

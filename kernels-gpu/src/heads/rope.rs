@@ -1,7 +1,7 @@
-//! Rotary position embedding (RoPE): the pair of columns `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
+//! Rotary position embedding (RoPE): a pair of columns `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
 //!
-//! The two columns of a pair are partners. `rope_pairs` defines the pairs, and `rope_angles` loads or
-//! computes the angles.
+//! The two columns of a pair are called partners. The module `rope_pairs` defines which columns are partners.
+//! The module `rope_angles` loads or computes the angles.
 use cuda_std::prelude::*;
 use cuda_std::vec4::round;
 
@@ -10,8 +10,8 @@ use super::rope_angles::Angles;
 use crate::norm::operand::zip;
 
 impl Rotary {
-    /// Rotates the vec4 `x` at `column`. For half-split pairs, `partners` has the partners of its columns.
-    /// For interleaved pairs, `x` has them itself.
+    /// Rotates `x`, the four columns from `column` on. For half-split pairs, `partners` has the other column
+    /// of each pair. For interleaved pairs, `x` has both columns of each pair, and `partners` is not used.
     #[inline(always)]
     pub(crate) fn rotate_vec4<T: Elem>(
         &self,
@@ -29,11 +29,12 @@ impl Rotary {
         y
     }
 
-    /// Returns `x cos + rotated sin`. `rotated` has the partners of `x`, negated for the first column of a
-    /// pair.
+    /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` has the other column of its pair.
+    /// This value is negated if the column of `x` is the first one of its pair.
     ///
-    /// The roundings are those of the eager modules. Each operation rounds to f32, and with `round_each` to
-    /// the element type. torch's complex product computes each sum with a fused multiply-add.
+    /// The roundings are those of the torch modules in eager mode. Each operation rounds to f32. With
+    /// `round_each`, it also rounds to the element type. With [`Rotary::COMPLEX`], each sum is a fused
+    /// multiply-add, as in torch's complex product.
     #[inline(always)]
     pub(crate) fn rotate<T: Elem, const VEC4S: usize>(
         &self,
@@ -44,7 +45,8 @@ impl Rotary {
         let mut y = x;
         let direct = |i: usize| zip(x[i], angles[i].cos, |x, cos| x * cos);
         let theirs = |i: usize| zip(rotated[i], angles[i].sin, |x, sin| x * sin);
-        // Each branch processes all vec4s, so that the compiler can interleave their instructions.
+        // Each branch processes all vectors of four columns, so that the compiler can interleave their
+        // instructions.
         if self.angles == Self::COMPLEX {
             for i in 0..VEC4S {
                 let (x, rotated, Angles { cos, sin }, direct, theirs) =
@@ -68,7 +70,8 @@ impl Rotary {
         y
     }
 
-    /// Rotates one column: see [`Rotary::rotate`]. `partner` is the other column of the pair.
+    /// Rotates one column `x`, with the roundings of [`Rotary::rotate`]. `partner` is the other column of its
+    /// pair.
     #[inline(always)]
     pub(crate) fn rotate_element<T: Elem>(
         &self,
@@ -89,7 +92,8 @@ impl Rotary {
     }
 }
 
-/// Returns the partners of a vec4 of two interleaved pairs, negated for the first column of a pair.
+/// For two interleaved pairs `[a, b, c, d]`, returns the other column of each pair. This value is negated for
+/// `a` and `c`, the first columns of the pairs.
 #[inline(always)]
 pub(crate) fn interleaved_partners([a, b, c, d]: [f32; 4]) -> [f32; 4] {
     [-b, a, -d, c]

@@ -1,4 +1,5 @@
-//! The angles of RoPE: loaded from tables in one of several layouts, or computed as position times frequency.
+//! Cosines and sines of the RoPE angles. They are loaded from tables in one of several layouts, or computed
+//! from `position * frequency`.
 use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
@@ -16,8 +17,8 @@ impl Angles {
     /// The angle 0, which rotates nothing.
     pub const NONE: Self = Self { cos: [1.0; 4], sin: [0.0; 4] };
 
-    /// Computes cosines and sines of `position * frequencies`. Unless `distinct` is true, adjacent columns
-    /// have equal frequencies.
+    /// Computes cosines and sines of `position * frequencies` for four columns. If `distinct` is false,
+    /// adjacent columns have equal frequencies, so it computes only two angles.
     #[inline(always)]
     fn of(position: f32, frequencies: [f32; 4], distinct: bool) -> Self {
         let [a, b, c, d] = frequencies;
@@ -38,15 +39,17 @@ impl Angles {
 }
 
 impl Rotary {
-    /// Returns the angles of the vec4 at `column`, which is rotated. `made` is true in kernels that can
-    /// compute angles from frequencies.
+    /// Returns the angles of the four columns from `column` on. RoPE rotates these columns. `made` says
+    /// whether this kernel can compute angles from frequencies.
     ///
     /// # Safety
-    /// The tables have the layout that the fields describe, and are readable as aligned vec4s. `dim` is a
-    /// multiple of 8, or a multiple of 4 for interleaved pairs with [`Rotary::WIDE`] tables.
+    /// The tables have the layout that the fields of [`Rotary`] describe, and are readable as aligned vectors
+    /// of four elements. `dim` is a multiple of 8, or a multiple of 4 for interleaved pairs with
+    /// [`Rotary::WIDE`] tables. RoPE rotates `token`.
     #[inline(always)]
     pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and column.
+        // SAFETY: the caller passes tables with the layout of the fields, and a token and a column that RoPE
+        // rotates.
         unsafe {
             let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
@@ -60,14 +63,15 @@ impl Rotary {
         }
     }
 
-    /// Returns the angles of the vec4s at `columns`, which are rotated. If the kernel computes the angles,
-    /// `cos` contains the frequencies instead.
+    /// Returns the angles of several vectors of four columns, which start at `columns`. RoPE rotates these
+    /// columns. If the kernel computes the angles, the field `cos` of the result contains frequencies
+    /// instead.
     ///
-    /// There is one branch on the layout of the tables for all vec4s, so that all loads are in flight
-    /// together.
+    /// The function branches on the layout of the tables once for all vectors, so that all loads are in
+    /// flight together.
     ///
     /// # Safety
-    /// As [`Rotary::vec4`].
+    /// The safety conditions of [`Rotary::vec4`] apply.
     #[inline(always)]
     pub(crate) unsafe fn vec4s<T: Elem, const VEC4S: usize>(
         &self,
@@ -77,15 +81,16 @@ impl Rotary {
     ) -> [Angles; VEC4S] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
-            // The most frequent layout. Its entries need no conversion, so the kernel continues while the
-            // loads are in flight.
-            // SAFETY: the caller passes tables with the layout of the fields, and rotated columns.
+            // This is the most frequent layout of the tables. Its entries need no conversion, so the kernel
+            // continues while the loads are in flight.
+            // SAFETY: the caller passes tables with the layout of the fields, and columns that RoPE rotates.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
-        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and columns.
+        // SAFETY: the caller passes tables with the layout of the fields, and a token and columns that RoPE
+        // rotates.
         let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
             for i in 0..VEC4S {
@@ -106,11 +111,11 @@ impl Rotary {
         angles
     }
 
-    /// Loads the vec4s of the tables at the entries `at`, which are multiples of 4. Unless `both` is true,
-    /// only `cos` is loaded, and the sines are zero.
+    /// Loads vectors of four table entries, which start at the entries `at`. Each start is a multiple of 4.
+    /// If `both` is false, it loads only `cos`, and the sines are zero.
     ///
     /// # Safety
-    /// As [`Rotary::vec4`].
+    /// The safety conditions of [`Rotary::vec4`] apply.
     #[inline(always)]
     unsafe fn entries<T: Elem, const VEC4S: usize>(
         &self,
@@ -119,7 +124,7 @@ impl Rotary {
         at: [u32; VEC4S],
         both: bool,
     ) -> [Angles; VEC4S] {
-        // SAFETY: the caller passes tables with these entries. `single` says whether they are f32.
+        // SAFETY: the caller passes tables with these entries. `single` says whether the tables are f32.
         unsafe {
             if self.single != 0 {
                 self.entries_of::<f32, VEC4S>(token, head, at, both)
@@ -129,10 +134,10 @@ impl Rotary {
         }
     }
 
-    /// Loads as [`Rotary::entries`], from tables with elements of type `E`.
+    /// Implements [`Rotary::entries`] for tables whose elements have type `E`.
     ///
     /// # Safety
-    /// As [`Rotary::entries`]. The tables have elements of type `E`.
+    /// The safety conditions of [`Rotary::entries`] apply. In addition, the tables have elements of type `E`.
     #[inline(always)]
     unsafe fn entries_of<E: Elem, const VEC4S: usize>(
         &self,
@@ -147,11 +152,11 @@ impl Rotary {
         entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
     }
 
-    /// Returns cosine and sine of `column`, which is rotated. `made` is true in kernels that can compute
+    /// Returns cosine and sine for `column`, which RoPE rotates. `made` says whether this kernel can compute
     /// angles from frequencies.
     ///
     /// # Safety
-    /// The tables have the layout that the fields describe.
+    /// The tables have the layout that the fields of [`Rotary`] describe. RoPE rotates `token`.
     #[inline(always)]
     pub(crate) unsafe fn element<T: Elem>(
         &self,
@@ -162,7 +167,8 @@ impl Rotary {
     ) -> (f32, f32) {
         let token = Token { number: token.number - self.first, ..token };
         let pair = self.pair(column);
-        // SAFETY: the caller passes tables with the layout of the fields, and a rotated token and column.
+        // SAFETY: the caller passes tables with the layout of the fields, and a token and a column that RoPE
+        // rotates.
         let (cos, sin) = unsafe {
             match self.angles {
                 Self::WIDE | Self::NARROW => {
@@ -184,13 +190,13 @@ impl Rotary {
         (cos, if self.conjugate != 0 { -sin } else { sin })
     }
 
-    /// Loads entry `at` of `table`, for a token and a head.
+    /// Loads entry `at` of `table` for token `token` and head `head`.
     ///
     /// # Safety
-    /// As [`Rotary::element`].
+    /// The safety conditions of [`Rotary::element`] apply.
     #[inline(always)]
     unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
-        // SAFETY: the caller passes a table with this entry. `single` says whether it is f32.
+        // SAFETY: the caller passes a table with this entry. `single` says whether the table is f32.
         unsafe {
             if self.single != 0 {
                 element_at::<f32>(table.at(token, head), at)
@@ -200,17 +206,18 @@ impl Rotary {
         }
     }
 
-    /// Returns the position of `token`: its index among the rotated tokens, or its value in the table of
-    /// positions.
+    /// Returns the position of `token`. With [`Rotary::COUNTED`], it is the index of the token among the
+    /// rotated tokens. With [`Rotary::POSITIONED`], it is the token's entry in the table `sin`.
     ///
     /// # Safety
-    /// As [`Rotary::element`].
+    /// The safety conditions of [`Rotary::element`] apply.
     #[inline(always)]
     unsafe fn position(&self, token: Token) -> f32 {
         if self.angles == Self::COUNTED {
             return token.number as f32;
         }
-        // SAFETY: the caller passes a rotated token, and `sin` has a position for each rotated token.
+        // SAFETY: the caller passes a token that RoPE rotates, and `sin` has a position for each rotated
+        // token.
         unsafe { element_at(self.sin.at::<f32>(token, 0), 0) }
     }
 }

@@ -1,6 +1,7 @@
 //! The pairs of columns that RoPE rotates.
 //!
-//! Interleaved pairs are adjacent columns. The columns of half-split pairs are `dim / 2` apart.
+//! An interleaved pair consists of two adjacent columns. The columns of a half-split pair are `dim / 2`
+//! apart.
 use super::params::Rotary;
 use crate::layout::heads::Token;
 

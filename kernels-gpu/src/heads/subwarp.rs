@@ -19,10 +19,10 @@ impl Group {
         warp::shuffle(warp::ALL, value, self.base + rank)
     }
 
-    /// Reduces each value over the group, in steps of descending distance. `step` performs the step at a
-    /// distance.
+    /// Reduces each value over the lanes of the group. `step(value, distance)` combines a lane's value with
+    /// the value of the lane at this distance. The distances are 16 (only in a whole warp), 8, 4, 2 and 1.
     ///
-    /// All values take a step together, which hides its latency.
+    /// Each step is executed for all values before the next step, to hide the latency of the shuffles.
     #[inline(always)]
     pub fn reduce<V: Copy, const N: usize>(&self, values: [V; N], step: impl Fn(V, u32) -> V) -> [V; N] {
         let all = |values: [V; N], distance: u32| values.map(|value| step(value, distance));
@@ -36,13 +36,14 @@ impl Group {
         self.reduce(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
     }
 
-    /// Returns the sum over the group of `values`, in torch's order for rows of fewer than 128 columns.
+    /// Returns the sum of `values` over the group, in torch's order for rows of fewer than 128 columns.
     ///
-    /// torch uses one warp, whose thread `t` has the columns `t`, `t + 32`, and so on. Each thread adds its
-    /// columns in ascending order. Then the warp adds threads 16, 8, 4, 2 and 1 apart.
+    /// torch sums such a row with one warp, whose thread `t` has the columns `t`, `t + 32`, and so on. Each
+    /// thread adds its columns in ascending order. Then the warp adds threads that are 16, 8, 4, 2 and 1
+    /// apart.
     ///
-    /// Here, a lane has four adjacent columns. They belong to four torch threads. Lanes whose ranks are equal
-    /// modulo 8 have columns of the same four torch threads.
+    /// Here, a lane has four adjacent columns, which belong to four torch threads. Lanes whose ranks are
+    /// equal modulo 8 have columns of the same four torch threads.
     #[inline(always)]
     pub fn short_sum(&self, values: [f32; 4]) -> f32 {
         let mut sums = [0.0; 4];
@@ -54,8 +55,8 @@ impl Group {
             }
             sums[column] = warp::sum(sums[column], 8);
         }
-        // `opaque_lanes` forces the sums of this head here. Otherwise the compiler interleaves several heads,
-        // and their sums occupy registers.
+        // The optimization barrier `opaque_lanes` makes the compiler compute the sums of this head here.
+        // Otherwise, it interleaves the sums of several heads, which then occupy registers.
         let [a, b, c, d] = Vec4::<f32>::from_lanes(sums).opaque_lanes().lanes();
         (a + c) + (b + d)
     }

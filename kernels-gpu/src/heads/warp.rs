@@ -1,7 +1,8 @@
-//! Normalises and rotates heads of up to 256 columns in the lanes of warps.
+//! Normalises and rotates (RoPE) heads of up to 256 columns. A warp or half a warp shares each head.
 //!
-//! A warp processes several heads of one token. So several loads are in flight, and the angles of the token
-//! are loaded once for all these heads. The warps of a token process its queries first, then its keys.
+//! A warp processes several heads of one token. Several loads are therefore in flight, and the angles of the
+//! token are loaded once for all these heads. Of the warps of a token, the first ones process queries and the
+//! others process keys.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -16,15 +17,16 @@ use crate::layout::heads::{Token, put_vec4_at, vec4_at};
 use crate::norm::affine::AffineRow;
 use crate::norm::reduce::team::TeamCols;
 
-/// Normalises and rotates the heads of the calling warp, `TOGETHER` heads per lane at a time.
+/// Normalises, rotates and writes the heads of the calling warp. Each lane processes `TOGETHER` heads at a
+/// time.
 ///
 /// # Safety
 /// The host checked that:
 ///
 /// - `x` and `y` of each operand have `p.rows` tokens with `heads` heads of `p.dim` columns;
 /// - `p.dim` is at most `128 * TILES`;
-/// - the norm's parameters and the tables have the sizes and types that their fields describe;
-/// - all of these are accessible as aligned vec4s;
+/// - the parameters of the norm and the tables of angles have the sizes and types that their fields describe;
+/// - all these tensors are accessible as aligned vectors of four elements;
 /// - each `y` overlaps no other operand.
 ///
 /// The grid has a warp for each [`WarpTask`].
@@ -37,11 +39,12 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the caller passes checked operands. No other warp has the heads of this task.
+    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
-            // Each head has its own angles, which are most of the memory traffic. Process one head at a time.
+            // Each head has its own angles, and the tables of angles are most of the memory traffic. The warp
+            // therefore processes one head at a time.
             while lanes.left > 0 {
                 let angles = lanes.angles();
                 lanes.write::<1>(angles);
@@ -55,12 +58,12 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
     }
 }
 
-/// The calling lane's position in the heads of its warp.
+/// State of the calling lane while its warp processes heads.
 ///
-/// The lanes of a group share a head. A warp has one or two groups. A tile of a head is one vec4 per lane of
-/// the group.
+/// The lanes of a group share a head. A warp has one or two groups. A tile of a head has four columns per
+/// lane of the group.
 struct WarpHeads<T, N, const TILES: usize> {
-    /// The first column of the group's current head in the input and in the output.
+    /// Pointers to column 0 of the group's current head, in the input (`x`) and in the output (`y`).
     x: *const T,
     y: *mut T,
     /// The index of the group's current head.
@@ -80,10 +83,10 @@ struct WarpHeads<T, N, const TILES: usize> {
 }
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
-    /// Returns the position of the calling lane at the first head of `task`, and loads the norm's parameters.
+    /// Creates the state for the first head of `task`, and loads the parameters of the norm.
     ///
     /// # Safety
-    /// As [`head_lanes`].
+    /// The safety conditions of [`head_lanes`] apply.
     #[inline(always)]
     unsafe fn of(
         operand: &HeadsOperand,
@@ -131,23 +134,24 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Returns whether the group's `nth` next head exists and has columns for the lane in `tile`.
+    /// Returns whether this lane has columns in tile `tile` of the group's next head number `nth`. Number 0
+    /// is the group's current head. The result is false if the warp does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
         before < self.left && self.column(tile) < self.p.dim
     }
 
-    /// Returns the angles of the group's current head.
+    /// Returns the angles of the group's current head, for the columns of this lane.
     ///
     /// # Safety
-    /// As [`head_lanes`].
+    /// The safety conditions of [`head_lanes`] apply.
     #[inline(always)]
     unsafe fn angles(&self) -> [Angles; TILES] {
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
-                // SAFETY: the branch ensures that the token and the column are rotated and that the head
+                // SAFETY: the branch ensures that RoPE rotates the token and the column, and that the head
                 // exists.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
@@ -157,10 +161,10 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         angles
     }
 
-    /// Normalises, rotates and writes the group's next `HEADS` heads, and advances past them.
+    /// Normalises, rotates and writes the next `HEADS` heads of the group, and advances past these heads.
     ///
     /// # Safety
-    /// As [`head_lanes`].
+    /// The safety conditions of [`head_lanes`] apply.
     #[inline(always)]
     unsafe fn write<const HEADS: usize>(&mut self, angles: [Angles; TILES]) {
         let mut x = [[Vec4::<T>::ZERO; TILES]; HEADS];
@@ -177,7 +181,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
             let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
                 let y = self.rotate(&lanes, tile, angles[tile]);
-                // SAFETY: `has` is true only if the operand has these columns. No other lane writes them.
+                // SAFETY: `has` is true only if the operand has these columns. No other lane writes these
+                // columns.
                 unsafe { put_vec4_at(self.y, self.column(tile), Vec4::from_lanes(y), self.has(nth, tile)) };
             }
             self.y = self.y.wrapping_offset(self.y_step as isize);
@@ -186,8 +191,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// Returns the vec4 of `tile`, rotated if its columns are rotated. For half-split pairs, the partners
-    /// come from another lane by shuffle.
+    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs,
+    /// another lane has the partner columns, so they are exchanged by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

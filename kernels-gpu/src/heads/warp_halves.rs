@@ -1,10 +1,10 @@
-//! Normalises and rotates heads of 64 or 128 columns, if all columns are rotated or none.
+//! Normalises and rotates (RoPE) heads of 64 or 128 columns. RoPE rotates either all columns or none.
 //!
-//! A lane has one vec4 in each half of a head. For interleaved and for half-split pairs, the lane then has
-//! both columns of each pair.
+//! A lane has four columns in each half of a head. It therefore has both columns of each of its pairs, for
+//! interleaved and for half-split pairs.
 //!
-//! A warp processes several heads of one token. Their loads are in flight together, and the angles of the
-//! token stay in registers.
+//! A warp processes several heads of one token. The loads of these heads are in flight together, and the
+//! angles of the token stay in registers.
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -14,14 +14,15 @@ use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
 use crate::layout::heads::{put_vec4_at, vec4_at};
 
-/// Normalises and rotates the heads of the calling warp, `TOGETHER` heads per lane at a time.
+/// Normalises, rotates and writes the heads of the calling warp. Each lane processes `TOGETHER` heads at a
+/// time.
 ///
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes). In addition:
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition:
 ///
 /// - The head dimension is `DIM`, 64 or 128, and head strides are below 2^29 elements.
 /// - `rotary` rotates all columns or none, with the same angles for all heads.
-/// - The grid is that of [`WarpTask::of_grid`].
+/// - The grid has the dimensions that [`WarpTask::of_grid`] requires.
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -35,7 +36,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes checked operands. No other warp has the heads of this task.
+    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
@@ -71,16 +72,16 @@ pub(crate) fn rotated<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angl
     }
 }
 
-/// The calling lane's position in the heads of its warp.
+/// State of the calling lane while its warp processes heads.
 struct HalfLane<T, const DIM: u32> {
-    /// The lane's first column of its current head in the input and in the output.
+    /// Pointers to this lane's first column of its current head, in the input (`x`) and in the output (`y`).
     x: *const T,
     y: *mut T,
     /// Distance in elements to the lane's next head.
     x_step: i32,
     y_step: i32,
-    /// Number of heads of the warp from the lane's current head on. Zero or negative if the lane has no head
-    /// left.
+    /// Number of heads of the warp, counted from this lane's current head. It is zero or negative if the lane
+    /// has no head left.
     left: i32,
     /// The lane's first column.
     column: u32,
@@ -92,7 +93,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     /// Heads that the lanes of a warp process at once.
     const HEADS_AT_ONCE: u32 = warp::SIZE / Self::WIDTH;
 
-    /// Returns the position of the calling lane at the first head of `task`.
+    /// Creates the state of the calling lane for the first head of `task`.
     #[inline(always)]
     fn of(operand: &HeadsOperand, WarpTask { token, first, .. }: WarpTask, p: &HeadParams) -> Self {
         let (head, column) = (first + warp::lane() / Self::WIDTH, warp::lane() % Self::WIDTH * 4);
@@ -106,16 +107,17 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Returns whether the warp has the lane's `nth` next head.
+    /// Returns whether the warp has this lane's next head number `nth`. Number 0 is the lane's current head.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left
     }
 
-    /// Loads the lane's next `HEADS` heads, and advances the input past them. Missing heads are zero.
+    /// Loads this lane's columns of its next `HEADS` heads, and advances the input pointer past these heads.
+    /// Heads that do not exist give zeros.
     ///
     /// # Safety
-    /// As [`head_halves`].
+    /// The safety conditions of [`head_halves`] apply.
     #[inline(always)]
     unsafe fn read<const HEADS: usize>(&mut self) -> [[Vec4<T>; 2]; HEADS] {
         let mut heads = [[Vec4::<T>::ZERO; 2]; HEADS];
@@ -128,10 +130,11 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         heads
     }
 
-    /// Writes the lane's `nth` next head, and advances the output to the next head.
+    /// Writes this lane's columns of one head, and advances the output pointer to the next head. `nth` is the
+    /// index of the head among the heads that [`HalfLane::read`] loaded together.
     ///
     /// # Safety
-    /// As [`head_halves`].
+    /// The safety conditions of [`head_halves`] apply.
     #[inline(always)]
     unsafe fn write(&mut self, nth: u32, [near, far]: [[f32; 4]; 2]) {
         let has = self.has(nth);
@@ -143,16 +146,17 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         self.y = self.y.wrapping_offset(opaque_step(self.y_step));
     }
 
-    /// Advances by `heads` heads of the lane. Returns whether any lane of the warp has more heads.
+    /// Advances this lane by `heads` heads. Returns whether any lane of the warp has another head.
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // The sum is `left` of lane 0, the largest of the warp.
+        // This sum is equal in all lanes. It is the `left` of lane 0, which is the largest in the warp.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }
 
-/// Hides the value of `step` from the compiler, which would otherwise keep one pointer per head in registers.
+/// Hides the value of `step` from the compiler. Otherwise, the compiler keeps one pointer per head in
+/// registers.
 #[inline(always)]
 fn opaque_step(step: i32) -> isize {
     let [step, _] = thread::opaque([step as u32, 0]);

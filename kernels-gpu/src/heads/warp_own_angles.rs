@@ -1,12 +1,12 @@
-//! Normalises and rotates heads of 128 columns if each head has its own angles.
+//! Normalises and rotates (RoPE) heads of 128 columns if each head has its own angles.
 //!
-//! A lane processes the same two vec4s of a query head and of the key head with the same index: one vec4 in
+//! A lane processes the same columns of a query head and of the key head with the same index: four columns in
 //! each half of the head. The tables of angles are about as large as queries and keys together. The kernel
-//! loads them once for both, and all loads of a lane are in flight together.
+//! therefore loads the angles once for both heads. All loads of a lane are in flight together.
 //!
-//! For Mochi (11,130 tokens, 24 heads, bf16) on an H200, the kernel takes 102 µs and `head_lanes` takes 241
-//! µs. A copy of the same number of bytes takes 98 µs
-//! (`benches/results/decisions/qk_norm_rope_angles_by_head.txt`).
+//! For Mochi (11,130 tokens, 24 heads, bf16) on an H200, this kernel takes 102 µs. The kernel `head_lanes`,
+//! which loads the angles for queries and again for keys, takes 241 µs. A copy of the same number of bytes
+//! takes 98 µs (`benches/results/decisions/qk_norm_rope_angles_by_head.txt`).
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -22,11 +22,12 @@ const WIDTH: u32 = DIM / 8;
 /// Heads that the lanes of a warp process at once.
 pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 
-/// Normalises and rotates one head of the queries and the same head of the keys per group of lanes.
+/// Normalises and rotates one query head and the key head with the same index, per group of lanes.
 ///
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes). The head dimension is [`DIM`], and `rotary` rotates all
-/// columns or none. The grid is `[tokens, blocks per token, batches]`, with enough lanes for all heads.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition, the head dimension is
+/// [`DIM`], and `rotary` rotates all columns or none. The grid is `[tokens, blocks per token, batches]`, with
+/// enough lanes for all heads.
 #[inline(always)]
 pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     q: HeadsOperand,
@@ -44,8 +45,8 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes checked operands. `has` is false for an operand with fewer heads, and
-    // each column of a head is written by one lane only.
+    // SAFETY: the caller passes operands that the host checked. `has` is false if an operand has no head
+    // `head`, and only one lane writes each column of a head.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

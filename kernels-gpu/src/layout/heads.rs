@@ -1,9 +1,10 @@
-//! Memory layout of tensors of attention heads: batch, token, head and column. Columns are contiguous. The
-//! other dimensions may have any strides.
+//! Memory layout of tensors of attention heads with the dimensions batch, token, head and column. Columns are
+//! contiguous. Batch, token and head may have any strides.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Scalar, Vectorized};
 
-/// Layout of a tensor of heads: a kernel argument. A stride is 0 if the tensor broadcasts in that dimension.
+/// Address and strides of a tensor of attention heads, as a kernel argument. A stride is 0 if the tensor
+/// broadcasts over that dimension.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
@@ -22,14 +23,15 @@ impl Heads {
     pub const ABSENT: Self =
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
-    /// Returns whether all heads can be accessed four elements of `element` bytes at a time.
+    /// Returns whether the alignment of all heads permits accesses of four elements at a time. An element has
+    /// `element` bytes.
     pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// Returns whether all heads can be accessed eight elements of `element` bytes at a time, with 16-byte
-    /// accesses.
+    /// Returns whether the alignment of all heads permits 16-byte accesses, for eight elements at a time. An
+    /// element has `element` bytes.
     pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
@@ -46,7 +48,7 @@ impl Heads {
     }
 }
 
-/// A token: the index of its batch, and its index in the batch.
+/// A token, given by the index of its batch and its index in this batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub batch: u32,
@@ -62,23 +64,24 @@ impl Token {
     }
 }
 
-/// Returns quotient and remainder, for a `b` that is not 0. `max(1)` shows the compiler that `b` is not 0.
-/// Otherwise a call to panic would cost every kernel registers.
+/// Returns quotient and remainder of `a / b`. The caller guarantees that `b` is not 0. `max(1)` tells this to
+/// the compiler, which would otherwise add a call to panic. That call would take registers in every kernel.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);
     (a / b, a % b)
 }
 
-/// Loads the vec4 at `column`, a multiple of 4, of the head that starts at `start`. Returns zeros unless
-/// `wanted`.
+/// Loads the vec4 (four elements) at `column` of the head that starts at `start`. `column` is a multiple of
+/// 4. Returns zeros if `wanted` is false.
 ///
 /// # Safety
 /// If `wanted`, the vec4 is readable while the kernel runs, and aligned to its size.
 #[inline(always)]
 pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a readable, aligned vec4. Unless it is `wanted`, the row has no columns.
+    // SAFETY: the caller passes a readable, aligned vec4 if `wanted`. Otherwise, the row has no columns, and
+    // nothing is read.
     unsafe {
         Vec4Row::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -89,14 +92,16 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
     .get(0)
 }
 
-/// Stores `vec4` at `column`, a multiple of 4, if `wanted`.
+/// Stores `vec4` (four elements) at `column` of the head that starts at `start`. `column` is a multiple of 4.
+/// Does nothing if `wanted` is false.
 ///
 /// # Safety
 /// If `wanted`, the vec4 is writable and aligned to its size, and no other thread writes it.
 #[inline(always)]
 pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a writable, aligned vec4. Unless it is `wanted`, the row has no columns.
+    // SAFETY: the caller passes a writable, aligned vec4 if `wanted`. Otherwise, the row has no columns, and
+    // nothing is written.
     unsafe {
         Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -107,7 +112,7 @@ pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4
     .put(0, vec4);
 }
 
-/// Loads the element at `column` as f32.
+/// Loads the element at `column` of the head that starts at `start`, and converts it to f32.
 ///
 /// # Safety
 /// The element is readable while the kernel runs.
@@ -120,7 +125,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     x
 }
 
-/// Rounds `value` and stores it at `column`.
+/// Rounds `value` to the element type, and stores it at `column` of the head that starts at `start`.
 ///
 /// # Safety
 /// The element is writable, and no other thread writes it.

@@ -1,9 +1,9 @@
 //! Presence and element type of an optional operand of a kernel, such as a weight, a bias or a modulation.
 
-/// Whether an operand is present, and its element type: a field of kernel arguments.
+/// Says whether an operand is present, and which element type it has. It is a field of kernel arguments.
 ///
-/// Choices in kernel arguments are structs with constants, not enums. LLVM would use the fact that an enum
-/// has no other values. ptxas would then generate other instructions and register counts for most kernels.
+/// Kernel arguments use structs with constants instead of enums. For an enum, LLVM assumes that no other
+/// values occur. This assumption changes the instructions and register counts of most kernels.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandKind(u32);
@@ -16,7 +16,8 @@ impl OperandKind {
     /// The operand is f32.
     pub const F32: Self = Self(2);
 
-    /// `self == other` for kernels. The operator `==` takes references, for which LLVM generates other code.
+    /// `self == other` in kernels. Use it instead of the operator `==`: that operator takes references, which
+    /// changes the code that LLVM generates.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0

@@ -1,4 +1,4 @@
-//! Vectors of eight adjacent columns: one 16-byte access for a 16-bit type, two for f32.
+//! Vectors of eight adjacent columns. A 16-bit type takes one 16-byte access per vector, and f32 takes two.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -17,13 +17,14 @@ impl<T: Elem> Vec8<T> {
     /// Eight zeros.
     pub const ZERO: Self = Self { packs: [Pack::ZERO; 2] };
 
-    /// Loads the eight columns from `at` on. Returns zeros unless `wanted`.
+    /// Loads the eight columns from `at` on. Returns zeros if `wanted` is false.
     ///
     /// # Safety
     /// If `wanted`, the columns are readable while the kernel runs, and aligned to 16 bytes.
     #[inline(always)]
     pub unsafe fn load(at: *const T, wanted: bool) -> Self {
-        // The two packs of an f32 vec8 share a 32-byte sector. `ReadOnly` keeps it in L1 for the second load.
+        // The two 16-byte loads of an f32 vector are in one 32-byte sector. `ReadOnly` keeps this sector in
+        // L1 for the second load.
         let hint = if Self::PACKS == 1 { Load::Once } else { Load::ReadOnly };
         let mut vec8 = Self::ZERO;
         if wanted {
@@ -36,7 +37,8 @@ impl<T: Elem> Vec8<T> {
         vec8
     }
 
-    /// Rounds both vec4s and stores them to the eight columns from `at` on.
+    /// Rounds two vectors of four values to the element type, and stores them to the eight columns from `at`
+    /// on.
     ///
     /// # Safety
     /// The columns are writable and aligned to 16 bytes, and no other thread writes them.
@@ -50,7 +52,7 @@ impl<T: Elem> Vec8<T> {
         }
     }
 
-    /// Returns the values in f32, as two vec4s. The conversion is exact.
+    /// Returns the eight values in f32, as two vectors of four. The conversion is exact.
     #[inline(always)]
     pub fn vec4s(self) -> [[f32; 4]; 2] {
         let [a, b] = [self.packs[0].lanes(), self.packs[Self::PACKS - 1].lanes()];
@@ -58,8 +60,8 @@ impl<T: Elem> Vec8<T> {
         [vec4(a, 0), vec4(b, if Self::PACKS == 1 { 4 } else { 0 })]
     }
 
-    /// Returns the same vector, but hides from the compiler that its lanes were computed before: see
-    /// [`Pack::opaque_lanes`].
+    /// Returns the same vector, through an optimization barrier. The compiler then unpacks the elements
+    /// again, instead of keeping their f32 values in registers: see [`Pack::opaque_lanes`].
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b] = self.packs;

@@ -1,4 +1,5 @@
-//! Per-query statistics of the backward pass: computes `delta`, and loads `lse` and `delta`.
+//! Per-query statistics of the attention backward pass. Computes `delta`, the sum of `dO * O` over the
+//! columns of a query. Loads `delta` and the log-sum-exp `lse`.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -8,22 +9,23 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Vec8;
 
-/// Smallest `lse` that the backward pass uses, about -2^23. A smaller value means that a mask hides all keys
-/// of the row with finite numbers. Rounding has then lost the logarithm of the number of keys.
+/// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. A smaller `lse` means that an
+/// additive mask hides all keys of the query with huge negative finite values. The rounding of such an `lse`
+/// to f32 has lost the logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
-/// Loads `lse`, multiplied by `log2(e)`, and `delta` of a query.
+/// Loads `lse * log2(e)` and `delta` of a query.
 ///
-/// If no key is visible, or if a mask hides all keys with finite numbers, it returns 0 for `lse`. All
-/// probabilities are then 0, and so are the gradients.
+/// Returns 0 for `lse` if no key is visible to the query, or if an additive mask hides all keys with huge
+/// negative finite values. The probabilities `exp2(score - lse)` are then all 0, and so are the gradients.
 ///
 /// # Safety
-/// The query is in the sequence.
+/// `query` is less than the number of queries in the sequence.
 #[inline(always)]
 pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: u32) -> [f32; 2] {
     let at = coords.number(&p.forward, query);
-    // SAFETY: the host checked that both tensors have one element per head and query; the query is in the
-    // sequence.
+    // SAFETY: the host checked that `lse` and `delta` have one element per head and query. The caller
+    // guarantees that the query is in the sequence.
     let read = |numbers: *mut f32| unsafe {
         f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
     };
@@ -32,10 +34,11 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
     [lse, read(p.delta)]
 }
 
-/// Computes `delta` for a tile of queries, with eight lanes per query.
+/// Computes `delta`, the sum of `dO * O` over the columns, for each query of a tile. Eight lanes share a
+/// query.
 ///
 /// # Safety
-/// As for [`gradients`](super::gradients) with queries as outer-loop tile.
+/// The safety conditions of [`gradients`](super::gradients) apply, with a tile of queries as outer-loop tile.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
@@ -72,8 +75,8 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, the row is
-/// aligned to 16 bytes, and `dim` is a multiple of 8.
+/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, it uses
+/// one 16-byte load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of 8.
 ///
 /// # Safety
 /// The row has `dim` readable columns.

@@ -1,4 +1,5 @@
-//! Backward kernel: one outer-loop tile against all inner-loop tiles that its rows see.
+//! Attention backward kernel. A block keeps one outer-loop tile of queries or keys, and loops over inner-loop
+//! tiles of keys or queries.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -18,10 +19,10 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Computes the gradients of one outer-loop tile.
+/// Computes the gradients of one outer-loop tile, which contains keys if `KEYS`, otherwise queries.
 ///
-/// If `KEYS`, the tile contains keys: `FIRST` selects `dk`, and `SECOND` selects `dv`. Otherwise it contains
-/// queries, and `FIRST` selects `dq`. `GENERAL` adds mask, softcap, any scale and any alignment.
+/// For keys, `FIRST` selects `dk`, and `SECOND` selects `dv`. For queries, `FIRST` selects `dq`. `GENERAL`
+/// adds support for a mask, softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
@@ -43,13 +44,15 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: the block has no tile in a sequence, and the outputs are writable.
+        // SAFETY: `of_rows` returned `None`, so the block has no tile in any sequence. The outputs are
+        // writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without `opaque`, LLVM combines this minimum with a maximum into an instruction that sm_80 lacks.
+    // Without the optimization barrier `opaque`, LLVM combines this minimum with a maximum into an
+    // instruction that sm_80 lacks.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -62,7 +65,8 @@ pub(crate) unsafe fn gradients<
             // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
-        // SAFETY: as above. This is the first step, so no thread uses the buffers.
+        // SAFETY: the host checked that the tensors are readable. This is the first step, so no thread uses
+        // the buffers.
         unsafe {
             inner.copy(inner.first(), 0);
             inner.copy(inner.first(), 1);
@@ -85,7 +89,7 @@ pub(crate) unsafe fn gradients<
             inner.copy(after, 0);
             inner.read(after)
         };
-        // SAFETY: the tiles of the step arrived before the last barrier; the host checked the mask.
+        // SAFETY: the tiles of `step` arrived before the last barrier. The host checked the mask.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -100,19 +104,19 @@ pub(crate) unsafe fn gradients<
         block::sync();
         step = after;
     }
-    // SAFETY: the warp has finished reading its rows of the tiles, and no other warp accesses them; the
-    // outputs are writable.
+    // SAFETY: this warp has finished reading its rows of the tiles, and no other warp accesses these rows.
+    // The outputs are writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// Clears the padding rows of a block that has no tile in a sequence, in the gradients that the kernel
-/// computes.
+/// Writes zeros to padding rows after the last packed sequence, in each gradient that the kernel computes. A
+/// block calls it if it has no tile in any sequence.
 ///
 /// # Safety
-/// As for [`UnusedRows::of_block`]. In addition, the outputs are writable.
+/// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
     // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
@@ -128,12 +132,12 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
     }
 }
 
-/// Adds the contribution of one inner-loop step to `sums`. Also starts to copy the second operand of step
-/// `after`.
+/// Adds the contribution of inner-loop step `step` to the gradient accumulators `sums`. Also starts to copy
+/// the second operand (V or dO) of step `after`.
 ///
 /// # Safety
-/// The tiles of `step` have arrived, and a barrier followed. All threads have finished the step before
-/// `step`. The mask is readable.
+/// The tiles of `step` have arrived in shared memory, and a barrier followed. All threads have finished the
+/// step before `step`. The mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -157,18 +161,20 @@ unsafe fn add<
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
-    // Without `opaque`, the mask offsets of the rows stay in registers from step to step.
+    // Without the optimization barrier `opaque`, the mask offsets of the rows would occupy registers
+    // throughout the loop over steps.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: the caller guarantees that the tiles arrived, that the other buffer is unused and that the mask
-    // is readable.
+    // SAFETY: the caller guarantees that the tiles arrived, that the buffer of step `after` is unused, and
+    // that the mask is readable.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
             products(&rows, &right[operands], &outer.lanes, |_| ())
         };
         let mut scores = product(0);
-        // Do not start these copies earlier: they would delay the first matrix multiplication.
+        // Do not start the copies of step `after` before the first matrix multiplication, because they would
+        // delay it.
         inner.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
@@ -179,7 +185,7 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // In the general kernel, the scores are base-2 exponents already.
+        // In the general kernel (`GENERAL`), the scores are already base-2 exponents.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
@@ -212,10 +218,11 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients of the warp's rows.
+/// Writes the gradients of the warp's rows. The values pass through the warp's rows of the shared-memory
+/// tiles.
 ///
 /// # Safety
-/// Only this warp accesses its rows of the tiles. The outputs are writable.
+/// No other warp accesses this warp's rows of the tiles. The outputs are writable.
 #[inline(always)]
 unsafe fn write<
     T: MatrixElem,
@@ -241,7 +248,8 @@ unsafe fn write<
         dim: f.dim,
         vector,
     };
-    // SAFETY: the caller guarantees that only this warp accesses its rows and that the outputs are writable.
+    // SAFETY: the caller guarantees that no other warp accesses the warp's rows and that the outputs are
+    // writable.
     unsafe {
         if KEYS && SECOND {
             rows(&p.dv, coords.key(&p.dv, f.group)).write(&outer.tiles[1], &sums[1], &[[1.0; 2]; ROWS16]);

@@ -1,4 +1,4 @@
-//! Inner-loop tiles of the backward pass, which a block loops over.
+//! Inner-loop tiles of the attention backward pass. For each outer-loop tile, a block loops over them.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
@@ -8,8 +8,8 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns the copiers of an operand pair: keys and values if `keys`, otherwise queries and dO. `member`
-/// selects the query head in its group.
+/// Returns the objects that copy two operands to shared memory: keys and values if `keys`, otherwise queries
+/// and dO. `member` is the index of the query head in its group (GQA).
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -25,7 +25,7 @@ pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     pair.map(|(head, stride, rows)| Copier::of(head, stride, [rows, f.dim], threads))
 }
 
-/// A step of the inner loop, which processes one tile of one query head.
+/// A step of the inner loop. It processes one inner-loop tile for one query head.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     /// The step's number, counted from 0.
@@ -36,9 +36,11 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Double buffers for the two inner-loop operands. If `KEYS`, the outer-loop rows are keys, and the
-/// inner-loop rows are queries of all heads of the group, one head after the other. The buffers then also
-/// contain `lse` and `delta` of these queries.
+/// Double buffers in shared memory for the two inner-loop operands: K and V, or Q and dO.
+///
+/// If `KEYS`, the outer-loop rows are keys. The inner loop then processes the queries of all heads of the
+/// group (GQA), one head after the other. In this case, the buffers also contain `lse` and `delta` of these
+/// queries.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -58,15 +60,16 @@ pub(super) struct InnerTile<
     /// Rows per tile.
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
-    /// `lse` and `delta` of two queries per chunk, in the order `lse`, `delta`, `lse`, `delta`.
+    /// `lse` and `delta` of the buffered queries. A chunk of 16 bytes has the values of two queries, in the
+    /// order `lse`, `delta`, `lse`, `delta`.
     numbers: Shared<Chunk>,
 }
 
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
-    /// Allocates buffers for tiles of `rows` rows. `begin` is the number of the first tile, and `tiles` is
-    /// their number per head.
+    /// Allocates buffers for inner-loop tiles of `rows` rows. `begin` is the number of the first tile, and
+    /// `tiles` is the number of tiles per head.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -90,7 +93,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Step { number: 0, member: 0, tile: self.begin }
     }
 
-    /// Returns the next step: the next tile, or the first tile of the next head.
+    /// Returns the step after `step`: the next tile of the same query head, or the first tile of the next
+    /// query head.
     #[inline(always)]
     pub fn after(&self, step: Step) -> Step {
         let number = step.number + 1;
@@ -113,11 +117,12 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Starts to copy a step's tile of operand `tensor` (0 or 1). Does nothing after the last step.
+    /// Starts to copy the tile of operand `tensor` (0 or 1) for step `step`. Does nothing if `step` is after
+    /// the last step.
     ///
     /// # Safety
-    /// The tensors are readable. All threads have finished the step before the previous one, which used the
-    /// same buffer.
+    /// The tensors are readable. All threads have finished the step two steps earlier, which used the same
+    /// buffer.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -129,7 +134,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Loads `lse` and `delta` of one query per thread for a step. They are 0 for queries that do not exist.
+    /// Loads `lse` and `delta` of one query of step `step` per thread. Both values are 0 if the query does
+    /// not exist.
     ///
     /// # Safety
     /// The host checked the kernel argument.
@@ -147,13 +153,13 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// Stores the values that [`InnerTile::read`] returned for the same step.
     ///
     /// # Safety
-    /// All threads have finished the step before the previous one, which used the same buffer.
+    /// All threads have finished the step two steps earlier, which used the same buffer.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: each thread writes its own two elements, in the buffer that no step uses now.
+            // SAFETY: each thread writes its own two elements, and no thread reads this buffer now.
             unsafe {
                 numbers.set(to, lse);
                 numbers.set(to + 1, delta);
@@ -161,8 +167,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns `lse` and `delta` of the two queries that are this lane's columns of an accumulator. The
-    /// accumulator is the left or right half, `operands` 0 or 1, of 16-column block `pair`.
+    /// Returns `[lse, delta]` for the two queries that are this lane's columns of an accumulator. `pair` is
+    /// the number of a 16-column block. `operands` selects the left (0) or right (1) half of this block.
     ///
     /// # Safety
     /// A barrier separates this read from [`InnerTile::store`].

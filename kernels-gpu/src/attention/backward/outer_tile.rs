@@ -1,4 +1,5 @@
-//! Outer-loop tile of the backward pass: the rows whose gradients a warp computes.
+//! Outer-loop tile of the attention backward pass. Its rows are the queries or keys whose gradients a block
+//! computes.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -8,26 +9,27 @@ use crate::attention::mma::tile::{FragmentLanes, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 
-/// The `16 ROWS16` outer-loop rows of a warp, which are queries or keys.
+/// The `16 ROWS16` rows of an outer-loop tile that belong to one warp. They are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
-    /// Two operands in shared memory: keys and values, or queries and dO.
+    /// The two outer-loop operands in shared memory: keys and values, or queries and dO.
     pub tiles: [Tile<T, DIM16>; 2],
     /// `ldmatrix` offsets of this lane.
     pub lanes: FragmentLanes<DIM16>,
-    /// The columns that each row sees.
+    /// Sliding window: the range of columns that belongs to each row.
     pub window: Window,
-    /// First row of the warp, and the last row of the warp that exists.
+    /// First row of the warp, and the last row of the warp that lies in the sequence.
     pub span: [u32; 2],
-    /// `lse` and `delta` of rows `g` and `g + 8` of each 16, with `g = lane / 4`. They are 0 if the rows are
-    /// keys.
+    /// `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
+    /// `g = lane / 4`. The values are 0 if the rows are keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16, DIM16> {
-    /// Returns this warp's rows of the block's tiles. The sequence has `there` rows.
+    /// Returns this warp's rows of the block's outer-loop tile. `there` is the number of outer-loop rows in
+    /// the sequence.
     ///
     /// # Safety
-    /// As for [`gradients`](super::gradients::gradients).
+    /// The safety conditions of [`gradients`](super::gradients::gradients) apply.
     #[inline(always)]
     pub unsafe fn of<const KEYS: bool>(
         p: &BackwardParams,
@@ -58,7 +60,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
     }
 }
 
-/// Returns the window of the outer-loop rows, and the number of these rows in the sequence.
+/// Returns the sliding window of the outer-loop rows, and the number of outer-loop rows in the sequence.
+/// These rows are keys if `KEYS`, otherwise queries.
 #[inline(always)]
 pub(super) fn rows_of<const KEYS: bool>(p: &BackwardParams, coords: &TileCoords) -> (Window, u32) {
     let window = Window::of(coords.queries, coords.keys, p.forward.before, p.forward.after);

@@ -7,8 +7,8 @@ use crate::layout::heads::Heads;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// Parameters of the forward pass, including its results. `tiles` counts tiles of the operand whose
-    /// gradients are computed.
+    /// Parameters of the forward pass, including its outputs. `tiles` is the number of outer-loop tiles. They
+    /// are tiles of queries for `dq`, and tiles of keys for `dk` and `dv`.
     pub forward: AttentionParams,
     /// The incoming gradient dO. Its shape is that of `out`.
     pub dout: Heads,
@@ -18,9 +18,9 @@ pub struct BackwardParams {
     pub dk: Heads,
     /// Gradient of the values. Its shape is that of `v`.
     pub dv: Heads,
-    /// Sum of `dout * out` over the columns, f32. Its shape is that of `lse`.
+    /// Sum of `dout * out` over the columns of each query, f32. It has the shape of `lse`.
     pub delta: *mut f32,
-    /// 1 if every head can be accessed in 16-byte accesses, otherwise 0.
+    /// 1 if the kernels can access every head in units of 16 bytes, otherwise 0.
     pub vector: u32,
 }
 
@@ -29,8 +29,8 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the kernel `_delta`.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Bytes of shared memory per block: two outer-loop tiles, two buffers for two inner-loop tiles, and `lse`
-/// and `delta` for each row of these buffers.
+/// Bytes of shared memory per block: two outer-loop tiles, two buffers for each of the two inner-loop
+/// operands, and `lse` and `delta` of the buffered queries.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -1,12 +1,13 @@
-//! Elementwise operations on accumulators between the matrix multiplications of the backward pass.
+//! Element-wise operations of the backward pass on accumulators, between the matrix multiplications: scale,
+//! softcap and rounding.
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::mma::mask::{cap, each};
 use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::softmax::Scores;
 
-/// Applies scale and softcap, and converts the scores to base-2 exponents. Returns the derivative of the
-/// softcap for each score, or 1 without softcap.
+/// Multiplies the scores by the scale, applies the softcap, and converts the scores to base-2 exponents.
+/// Returns the derivative of the softcap for each score, or 1 if there is no softcap.
 #[inline(always)]
 pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,

@@ -1,4 +1,4 @@
-//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits.
+//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits of the keys.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -8,13 +8,13 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps per block. A block combines one query of one head. Warp `w` combines splits `w`, `w + COMBINERS` and
-/// so on. With a single warp, the loads of all splits would run one after the other.
+/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`,
+/// `w + COMBINERS` and so on. With one warp per block, the loads of all splits would run one after the other.
 pub const COMBINERS: u32 = 16;
-/// Largest head dimension. In each of [`STEPS`] steps a lane has four columns.
+/// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Splits whose loads a warp has in flight.
+/// Number of splits whose loads a warp has in flight at once.
 const IN_FLIGHT: usize = 4;
 
 /// Bytes of shared memory per block: one f32 row per warp.
@@ -37,59 +37,62 @@ impl Splits<'_> {
         (self.first + split) as usize * ROWS as usize + self.line as usize
     }
 
-    /// Reads the natural log-sum-exp of a split.
+    /// Reads the row's natural log-sum-exp in split `split`.
     ///
     /// # Safety
-    /// The first kernel has finished, and `split` is less than `count`.
+    /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`.
     #[inline(always)]
     unsafe fn lse(&self, split: u32) -> f32 {
         let from = self.p.partial_lse.wrapping_add(self.at(split));
-        // SAFETY: the first kernel wrote one element per split and row, and `split` is less than `count`.
+        // SAFETY: the kernel `decode` wrote one element per split and row, and `split` is less than `count`.
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
-    /// Reads four columns of a split's result.
+    /// Reads four columns of the row's result in split `split`, from column `col` on.
     ///
     /// # Safety
-    /// As for [`Splits::lse`]. In addition, `col` is a multiple of 4 and less than the head dimension.
+    /// The safety conditions of [`Splits::lse`] apply. In addition, `col` is a multiple of 4 and less than
+    /// the head dimension.
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
-        // SAFETY: the first kernel wrote these columns. The host checked the base, and `dim` is a multiple of
-        // 8.
+        // SAFETY: the kernel `decode` wrote these columns. The address is aligned to 16 bytes, because the
+        // host checked the base address and `dim` is a multiple of 8.
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns the reference for exponents and the sum of the split weights relative to it. All warps compute
-    /// the same values. The reference is the largest log-sum-exp, or 0 if no split saw a key.
+    /// Returns the reference for exponents, and the sum of the split weights `exp(lse - reference)`. The
+    /// reference is the largest log-sum-exp of the splits, or 0 if no split has a visible key. All warps
+    /// compute the same values.
     ///
     /// # Safety
-    /// As for [`Splits::lse`]. In addition, the warp is converged.
+    /// The safety conditions of [`Splits::lse`] apply. In addition, the warp is converged.
     #[inline(always)]
     unsafe fn weights(&self) -> [f32; 2] {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: the first kernel has finished, and the loop bound keeps `split` below `count`.
+            // SAFETY: the kernel `decode` has finished, and the loop bound keeps `split` below `count`.
             max = max.max(unsafe { self.lse(split) });
             split += warp::SIZE;
         }
         let max = warp::max(max, warp::SIZE);
-        // If no split saw a key, a finite reference gives all splits the weight 0.
+        // If no split has a visible key, every log-sum-exp is minus infinity. The finite reference 0 then
+        // gives all splits the weight 0 instead of NaN.
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: the first kernel has finished, and the loop bound keeps `split` below `count`.
+            // SAFETY: the kernel `decode` has finished, and the loop bound keeps `split` below `count`.
             total += weight(unsafe { self.lse(split) }, shift);
             split += warp::SIZE;
         }
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// Returns the weighted sum of splits `warp`, `warp + COMBINERS` and so on, in this lane's columns.
+    /// Returns the weighted sum of splits `warp`, `warp + COMBINERS` and so on, for the columns of this lane.
     ///
     /// # Safety
-    /// As for [`Splits::lse`].
+    /// The safety conditions of [`Splits::lse`] apply.
     #[inline(always)]
     unsafe fn sum(&self, warp: u32, shift: f32) -> [[f32; 4]; STEPS] {
         let mut sums = [[0.0; 4]; STEPS];
@@ -100,11 +103,12 @@ impl Splits<'_> {
             for slot in 0..IN_FLIGHT {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
-                    // SAFETY: the first kernel has finished, and `split` is less than `count`.
+                    // SAFETY: the kernel `decode` has finished, and `split` is less than `count`.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
-                            // SAFETY: as above, and the column is less than the head dimension.
+                            // SAFETY: the kernel `decode` has finished. `split` is less than `count`, and the
+                            // column is less than the head dimension.
                             values[slot][step] = unsafe { self.columns(split, column(step)) };
                         }
                     }
@@ -137,10 +141,11 @@ fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
 
-/// Combines the splits of one query of one head and writes its result.
+/// Combines the splits of one query of one head, and writes this row of the output.
 ///
 /// # Safety
-/// As for [`decode`](super::split::decode), which has finished. A block has [`COMBINERS`] warps.
+/// The kernel [`decode`](super::split::decode) has finished, and `p` is the argument of that launch. A block
+/// has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let f = &p.forward;
@@ -155,7 +160,7 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let thread = thread::index()[0];
     let warp = thread / warp::SIZE;
     let shared = SharedMemory::of_launch().take::<f32>(COMBINERS * COLS);
-    // SAFETY: the first kernel has finished; each lane writes its own elements of shared memory.
+    // SAFETY: the kernel `decode` has finished. Each lane writes its own elements of shared memory.
     let [shift, total] = unsafe {
         let [shift, total] = splits.weights();
         let sums = splits.sum(warp, shift);

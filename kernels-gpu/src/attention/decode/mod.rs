@@ -1,10 +1,11 @@
 //! Attention for few queries and many keys (split-KV decoding, "Flash-Decoding").
 //!
 //! The keys are divided into splits of [`SPLIT`](params::SPLIT) keys. Each block computes one split, and each
-//! of its four warps a quarter of it. A second kernel combines the splits.
+//! of its four warps computes a quarter of the split. A second kernel combines the results of all splits.
 //!
-//! Queries of all heads that share a key head (GQA) are rows of one matrix, so a block reads keys and values
-//! once. The split size is constant. The result of a query therefore does not depend on the batch size.
+//! The queries of all heads that share a key head (GQA) are rows of one matrix. A block therefore reads keys
+//! and values only once for up to [`ROWS`](params::ROWS) rows. The split size is constant, so that the result
+//! of a query does not depend on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

@@ -3,7 +3,7 @@ use crate::attention::mma::params::{AttentionParams, WARPS};
 
 /// Keys per split, and thus per block.
 pub const SPLIT: u32 = 512;
-/// Rows per block. A row is one query of one of the heads that share a key head.
+/// Rows per block. A row is one query of one head. All rows of a block share a key head (GQA).
 pub const ROWS: u32 = 16;
 /// Keys per step of a block, 16 per warp.
 pub(crate) const KEYS: u32 = 16 * WARPS;
@@ -12,13 +12,13 @@ pub(crate) const KEYS: u32 = 16 * WARPS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// Parameters of the forward pass, without mask, softcap and packed sequences. `tiles` counts tiles of
-    /// [`ROWS`] rows per key head.
+    /// Parameters of the forward pass. Mask, softcap and packed sequences are not supported. `tiles` is the
+    /// number of tiles of [`ROWS`] rows per key head.
     pub forward: AttentionParams,
     /// Number of splits of the keys.
     pub splits: u32,
-    /// Normalized result of each split: `[row tiles, splits, ROWS, dim]`, f32. A row tile is a tile of one
-    /// key head of one batch.
+    /// Normalized attention output of each split, f32: `[row tiles, splits, ROWS, dim]`. Each row tile has
+    /// [`ROWS`] rows of one key head of one batch.
     pub partial: *mut f32,
     /// Natural log-sum-exp of each split: `[row tiles, splits, ROWS]`, f32.
     pub partial_lse: *mut f32,

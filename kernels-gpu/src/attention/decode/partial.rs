@@ -1,5 +1,5 @@
-//! Combines the results of a block's warps in shared memory, and writes the result of the block's split. See
-//! [`decode`](crate::attention::decode).
+//! Combines the results of a block's warps in shared memory, and writes the result of the block's split of
+//! the keys. See [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -10,7 +10,7 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// Results of the block's warps. They reuse the shared memory of the tiles.
+/// Results of the block's warps. They reuse the shared memory of the query, key and value tiles.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results: `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
@@ -23,8 +23,8 @@ pub(super) struct Found<const DIM16: usize> {
 }
 
 impl<const DIM16: usize> Found<DIM16> {
-    /// Elements from one row to the next. The eight rows that a warp writes at a time start in different
-    /// banks.
+    /// Distance between consecutive rows in elements. With this distance, the eight rows that a warp writes
+    /// at a time start in different banks.
     const STRIDE: u32 = 16 * DIM16 as u32 + 8;
 
     /// Creates the buffers for `rows` rows of `dim` columns.
@@ -59,7 +59,8 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: as above.
+                        // SAFETY: the caller synchronized after other uses of this memory. Each lane writes
+                        // its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
                 }
@@ -67,8 +68,8 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps and writes them as split `split` of all row tiles together. A thread
-    /// computes two columns of each row.
+    /// Combines the results of all warps, and writes the result of split `split`. The number `split` counts
+    /// the splits of all row tiles. A thread computes two columns of each row.
     ///
     /// # Safety
     /// All warps have called [`Found::store`], and a barrier followed. The outputs have room for the split.
@@ -83,7 +84,8 @@ impl<const DIM16: usize> Found<DIM16> {
             let lse: [f32; WARPS as usize] =
                 core::array::from_fn(|warp| unsafe { self.lse.get(warp as u32 * ROWS + row) });
             let max = lse.into_iter().fold(f32::NEG_INFINITY, f32::max);
-            // If no warp saw a key, a finite reference gives all warps the weight 0.
+            // If no warp has a visible key, every log-sum-exp is minus infinity. The finite reference 0 then
+            // gives all warps the weight 0 instead of NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
             let (mut total, mut sums) = (0.0, [0.0; 2]);
             for warp in 0..WARPS {
@@ -103,8 +105,8 @@ impl<const DIM16: usize> Found<DIM16> {
             let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
-            // SAFETY: the caller guarantees room for the split. The column is even, so the address is
-            // aligned.
+            // SAFETY: the caller guarantees room for the split. `col` and `dim` are even, so the address is
+            // aligned to 8 bytes.
             unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
             if col == 0 {
                 let to = p.partial_lse.wrapping_add(line);

@@ -1,4 +1,5 @@
-//! First kernel of [`decode`](crate::attention::decode): attention over one split of the keys per block.
+//! First kernel of [`decode`](crate::attention::decode): each block computes attention over one split of the
+//! keys.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -16,8 +17,8 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns the coordinates of the first head of the block's group, and the first row of its tile. `above` is
-/// the number of the row tile in the launch.
+/// Returns the coordinates of the first query head of the block's group (GQA), and the first row of the
+/// block's row tile. `above` is the number of this row tile in the launch.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -94,8 +95,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
 }
 
-/// Copies the block's rows to `tile`. Row `member * queries + query` is query `query` of head `member` of the
-/// group that shares a key head.
+/// Copies the block's queries to the rows of `tile`. Row `member * queries + query` is query `query` of head
+/// `member` in the group that shares a key head.
 ///
 /// # Safety
 /// The queries are readable, and no thread uses the tile.
@@ -115,15 +116,16 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
             let there = first + row < f.queries * f.group && 8 * chunk < f.dim;
             let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
             let from = coords.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
-            // SAFETY: `there` is false for rows and columns that do not exist; the caller passes an unused
-            // tile.
+            // SAFETY: `there` is false for rows and columns that do not exist, so they are not read. The
+            // caller passes an unused tile.
             unsafe { tile.copy_chunk(row, chunk, from, there) };
         }
     }
 }
 
-/// Sets the scores of keys that a row does not see to minus infinity. The scores start at key `key`. For each
-/// of the lane's two rows, `seen` has the first visible key and one past the last.
+/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the key of the first
+/// score. For each of the lane's two rows, `seen` has the first visible key and one past the last visible
+/// key.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -1,11 +1,14 @@
-//! The warpgroups that compute, with 64 queries each.
+//! The consumer warpgroups of the Hopper attention kernels. They compute attention, with 64 queries each,
+//! while one producer warpgroup loads tiles.
 //!
 //! The exponentials of a tile take about as long as its matrix multiplications. Two techniques keep the
-//! tensor cores busy meanwhile:
-//! - A warpgroup starts QKᵀ of one key tile and PV of the previous key tile together.
-//! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials. With three
-//!   warpgroups, named barriers enforce an order (ping-pong), which is faster. Two warpgroups alternate
-//!   on their own, and barriers would make them slower.
+//! tensor cores busy during the exponentials:
+//! - A warpgroup starts QKᵀ of one key tile together with PV of the previous key tile.
+//! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials.
+//!
+//! With three consumer warpgroups, named barriers enforce the order of their matrix multiplications
+//! (ping-pong), which is faster. With two, the kernel uses no such barriers, because they would make it
+//! slower.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -20,11 +23,11 @@ use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
-/// State of a warpgroup, which computes 64 rows of a query tile.
+/// State of a consumer warpgroup, which computes 64 rows of a query tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
-    /// Index of the warpgroup among those that compute.
+    /// Index of this warpgroup among the consumer warpgroups.
     group: u32,
     /// Pipeline position of the current key tile.
     slot: Slot,
@@ -40,7 +43,7 @@ struct Consumer<'a, K: Shape> {
     softmax: OnlineSoftmax,
 }
 
-/// Signals for one warp that it has finished reading a buffer.
+/// Signals for one warp that it has finished reading a buffer. `empty` is the mbarrier of the buffer.
 ///
 /// # Safety
 /// The mbarrier is initialized. The whole warp calls this function.
@@ -52,8 +55,8 @@ unsafe fn release(empty: Barrier) {
     }
 }
 
-/// Returns the named barrier at which warpgroup `group` waits for its turn. It counts 256 threads: this
-/// warpgroup and the one before it.
+/// Returns the named barrier at which warpgroup `group` waits until it may start its matrix multiplications.
+/// The barrier counts 256 threads: those of `group`, and those of the warpgroup that runs before it.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
@@ -66,26 +69,27 @@ impl<K: Shape> Consumer<'_, K> {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
-    /// First row of this thread. Its second row is 8 rows later.
+    /// First of the two rows that this thread has in an accumulator. The second row is 8 rows later.
     #[inline(always)]
     fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
-    /// Applies mask and softmax to the scores of key tile `number`. Returns the factors by which the
+    /// Applies mask and softmax to the scores of key tile `number`. Returns one factor per row, by which the
     /// accumulator must be multiplied.
     #[inline(always)]
     fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait guarantees that the mask arrived; all lanes of the warp arrive.
+            // SAFETY: the wait guarantees that the mask arrived. All lanes of the warp arrive on the
+            // mbarrier.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
-                // Every lane arrives on the mbarrier. One arrival after a warp barrier is enough for PTX, but
-                // racecheck reports it as a race.
+                // Every lane arrives on the mbarrier. PTX would permit a warp barrier and a single arrival,
+                // but racecheck reports this as a race.
                 buffer.empty.arrive();
             }
         }
@@ -96,14 +100,15 @@ impl<K: Shape> Consumer<'_, K> {
         self.softmax.step(self.scores.as_mut(), K::PADDED)
     }
 
-    /// Computes scores and probabilities of the last key tile, which is processed first.
+    /// Computes scores and probabilities of the last key tile. The kernel processes key tiles from last to
+    /// first.
     ///
     /// # Safety
-    /// As for [`consume`].
+    /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits guarantee that queries and keys arrived; the whole warpgroup is here.
+        // SAFETY: the waits guarantee that queries and keys arrived. The whole warpgroup executes this code.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -120,17 +125,17 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// Computes scores and probabilities of key tile `number`, and adds PV of the previous tile to the
-    /// result.
+    /// Computes scores and probabilities of key tile `number`. Also adds PV of the key tile that was
+    /// processed before it to the result.
     ///
     /// # Safety
-    /// As for [`consume`].
+    /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn step(&mut self, tile: QueryTile, number: u32, masked: bool) {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits guarantee that keys and values arrived; the whole warpgroup is here.
+        // SAFETY: the waits guarantee that keys and values arrived. The whole warpgroup executes this code.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -157,14 +162,15 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Adds PV of the first key tile, which is processed last, to the result.
+    /// Adds PV of key tile 0 to the result. The kernel processes key tiles from last to first, so this tile
+    /// ends the loop.
     ///
     /// # Safety
-    /// As for [`consume`].
+    /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait guarantees that the values arrived; the whole warpgroup is here.
+        // SAFETY: the wait guarantees that the values arrived. The whole warpgroup executes this code.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -176,10 +182,11 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the keys of tile `number`. Tile 0 is processed last, so the queries are released after it.
+    /// Releases the buffer of key tile `number`. Key tile 0 is the last one that needs the queries, so their
+    /// buffer is released together with it.
     ///
     /// # Safety
-    /// As for [`consume`].
+    /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
         // SAFETY: the mbarriers are initialized, and the whole warp is here.
@@ -191,23 +198,24 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Lets the next warpgroup start its matrix multiplications.
+    /// Lets the next consumer warpgroup start its matrix multiplications.
     ///
     /// # Safety
-    /// As for [`consume`].
+    /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp is here, and the next warpgroup synchronizes at this named barrier once per
-        // arrival.
+        // SAFETY: the whole warp executes this code. The next warpgroup synchronizes at this named barrier
+        // once per arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }
 
-/// Computes all query tiles of the block, for the 64 rows of each that belong to warpgroup `group`.
+/// Computes all query tiles of the block. Consumer warpgroup `group` computes its 64 rows of each query tile.
 ///
-/// # Safety `p` and the result's tensor map were made for this launch. The mbarriers are initialized. The
-/// whole warpgroup `group` of those that compute calls this function.
+/// # Safety
+/// `p` and the tensor map of the result were made for this launch. The mbarriers are initialized. The whole
+/// consumer warpgroup `group` calls this function.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &HopperParams) {
     let mut consumer = Consumer {
@@ -221,7 +229,8 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: the caller guarantees `p`, the map and initialized mbarriers; the whole warpgroup is here.
+    // SAFETY: the caller guarantees `p`, the tensor map and initialized mbarriers. The whole warpgroup
+    // executes this code.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

@@ -1,6 +1,7 @@
 //! Layout of a block's shared memory, including its mbarriers.
 //!
-//! Tiles consist of column slices (parts) of 64 columns, the width of the 128-byte swizzle.
+//! A tile consists of column slices (`PART` columns each). A slice has 64 columns of 16 bits, because the
+//! 128-byte swizzle covers 128 bytes per row.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -15,7 +16,8 @@ pub(crate) const PART_ROW: u32 = PART * 2;
 /// Alignment of the tiles in bytes. The swizzle pattern repeats after this many bytes.
 const ALIGN: u32 = 1024;
 
-/// The layout, in this order: query tile, key tiles, value tiles, staged result, masks, mbarriers.
+/// Addresses of the regions of shared memory, in this order: query tile, key tiles, value tiles, staged
+/// result, masks, mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -38,7 +40,7 @@ pub(crate) struct Buffer {
 pub(crate) struct Slot {
     /// Index of the buffer.
     pub stage: u32,
-    /// Parity of the mbarrier phase. It alternates each time the stage is reused.
+    /// Parity of the mbarrier phase. It changes each time the buffer of this stage is reused.
     pub parity: u32,
 }
 
@@ -73,7 +75,8 @@ impl<K: Shape> Layout<K> {
     const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
     /// Offset of the mbarriers.
     const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
-    /// Number of buffers: queries, and one per stage for keys, for values and, if `PADDED`, for masks.
+    /// Number of buffers: one for queries, and one per stage for keys and for values. `PADDED` kernels also
+    /// have one per stage for masks.
     const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
 
     /// Returns the layout in the shared memory of this launch.
@@ -99,7 +102,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Address of the staged result. Its column slices have the size of those of the queries.
+    /// Address of the staged result, which TMA copies to global memory. Its column slices are as large as the
+    /// column slices of the queries.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -127,17 +131,17 @@ impl<K: Shape> Layout<K> {
     /// Initializes the mbarriers and synchronizes the block. All threads of the block call this function.
     ///
     /// # Safety
-    /// The launch has at least as much shared memory as the layout needs.
+    /// The launch has enough shared memory for the layout.
     #[inline(always)]
     pub unsafe fn make_barriers(self) {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // For tiles, one producer thread and one lane of each consumer warp arrive. For masks, all 32
-                // lanes of the producer warp and of each consumer warp arrive.
+                // Number of arrivals. For a tile, one producer thread and one lane of each consumer warp
+                // arrive. For a mask, all 32 lanes of the producer warp and of each consumer warp arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: the caller guarantees that the layout fits; only thread 0 initializes the
-                // mbarriers.
+                // SAFETY: the caller guarantees that the layout fits in shared memory. Only thread 0
+                // initializes the mbarriers.
                 unsafe {
                     buffer.full.init(speakers);
                     buffer.empty.init(4 * K::GROUPS * speakers);

@@ -1,4 +1,5 @@
-//! Masks of the Hopper kernels: hides keys, and adds the mask of a key tile to the scores.
+//! Masks of the Hopper kernels: hides the scores of invisible keys, and adds an additive mask to the scores
+//! of a key tile.
 use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -9,15 +10,15 @@ use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
-/// First column, relative to the thread's columns, of an accumulator register. The index of the register is
-/// `4 * j + 2 * row + c`.
+/// Returns the accumulator column of register `4 * j + 2 * row + c`, relative to the first column of the
+/// thread.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Sets the scores of keys from `ends[row]` on to minus infinity, for the thread's two rows. `ends` counts
-/// from the first key of the tile.
+/// Sets scores of the thread's two rows to minus infinity: in row `row`, those of keys from `ends[row]` on.
+/// `ends` counts from the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -29,7 +30,7 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     }
 }
 
-/// Adds the mask of a key tile. `mask` is its address in shared memory.
+/// Adds the additive mask of a key tile to the scores. `mask` is the address of this mask in shared memory.
 ///
 /// # Safety
 /// The mask has been written, and the writes are visible to this thread.
@@ -45,8 +46,8 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     }
 }
 
-/// Writes the mask of `keys` keys from key `first` on to address `mask` in shared memory. The values are
-/// divided by the scale, because the softmax multiplies the scores by it.
+/// Writes the additive mask of `keys` keys, from key `first` on, to address `mask` in shared memory. The
+/// softmax later multiplies all scores by the scale, so this function divides the mask values by the scale.
 ///
 /// # Safety
 /// The whole warp calls this function. The buffer has room for `keys` f32 values. The mask is readable at
@@ -62,22 +63,25 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // Clamp the index after the last key. Any value is correct there, because those scores are hidden.
+        // Keys after the last key of the batch get the value of the last key. Their scores are hidden, so any
+        // value is correct.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
-        // SAFETY: the index is clamped to the keys of the batch; the caller passes a buffer of `keys` values.
+        // SAFETY: the key index is clamped to the keys of the batch. The caller passes a buffer of `keys`
+        // values.
         unsafe { shared_store(mask + 4 * key, addend(load::<T>(&p.mask, at), p.unscale)) };
         key += 32;
     }
 }
 
-/// Loads element `at` of the mask as an addend.
+/// Loads mask element `at` as a value that is added to a score. A boolean mask gives 0 or minus infinity.
 ///
 /// # Safety
 /// The element is readable.
 #[inline(always)]
 unsafe fn load<T: Elem>(mask: &Mask, at: i64) -> f32 {
     let at = at as isize;
-    // SAFETY: the caller passes a readable element; each branch reads the element size of its kind.
+    // SAFETY: the caller passes a readable element. Each branch reads as many bytes as an element of this
+    // mask kind has.
     unsafe {
         match mask.kind {
             Mask::BOOL if mem::load_u8(mask.base.wrapping_offset(at), Load::ReadOnly) == 0 => {

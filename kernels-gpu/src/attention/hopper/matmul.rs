@@ -1,21 +1,21 @@
-//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The consumer waits for their
+//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The caller waits for their
 //! results.
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{Layout, PART_ROW};
 use super::shape::Shape;
 
-/// Starts `scores = Q Kᵀ`. Both operands are in shared memory.
+/// Starts the matrix multiplication `scores = Q Kᵀ` with `wgmma`. Both operands are in shared memory.
 ///
 /// # Safety
-/// The tiles have arrived, and `wgmma::fence` was called. The whole warpgroup calls this function. The caller
-/// does not access the scores before `wgmma::settle`.
+/// The query and key tiles have arrived in shared memory, and `wgmma::fence` was called. The whole warpgroup
+/// calls this function. The caller does not access the scores before `wgmma::settle`.
 #[inline(always)]
 pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32, keys: u32) {
     let (q, k) = (Descriptor::swizzled_128(queries, 16), Descriptor::swizzled_128(keys, 16));
     for step in 0..K::DIM / 16 {
-        // A column slice has 64 columns. In the 128-byte swizzle, each 16 columns start 32 bytes after the
-        // previous ones.
+        // A column slice has 64 columns, or 128 bytes per row. The operands of consecutive `wgmma`
+        // instructions start 16 columns (32 bytes) apart.
         let (part, within) = (step / 4, step % 4 * 32);
         let q = q.offset(part * Layout::<K>::QUERY_PART + within);
         let k = k.offset(part * Layout::<K>::KEY_PART + within);
@@ -26,16 +26,19 @@ pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32
     unsafe { wgmma::commit() };
 }
 
-/// Starts `result += P V`. `weights` are the unnormalized probabilities P, in registers.
+/// Starts the matrix multiplication `result += P V`. `weights` are the unnormalized probabilities P, in
+/// registers.
 ///
 /// # Safety
-/// As for [`begin_scores`]. The caller does not access `weights` or the result before `wgmma::settle`.
+/// The safety conditions of [`begin_scores`] apply, for the value tile. The caller does not access `weights`
+/// or the result before `wgmma::settle`.
 #[inline(always)]
 pub(super) unsafe fn begin_result<K: Shape>(result: &mut K::Result, weights: &K::Weights, values: u32) {
     let v = Descriptor::swizzled_128(values, Layout::<K>::KEY_PART);
     for (step, &weights) in weights.as_ref().iter().enumerate() {
         let v = v.offset(step as u32 * 16 * PART_ROW);
-        // SAFETY: the caller guarantees that the values arrived and that the registers are not accessed.
+        // SAFETY: the caller guarantees that the values arrived and that the registers of P and the result
+        // are not accessed.
         unsafe { wgmma::mma_registers::<K::Elem, K::Result>(result, weights, v) };
     }
     // SAFETY: the whole warpgroup is here.

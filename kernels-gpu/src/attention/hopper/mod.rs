@@ -1,9 +1,9 @@
 //! Attention kernels for Hopper (sm_90a), with `wgmma` and TMA.
 //!
-//! One warpgroup loads tiles, and two or three warpgroups compute.
+//! One warpgroup (the producer) loads tiles, and two or three warpgroups (the consumers) compute.
 //!
 //! - `params`, `shape`: tile sizes ([`Tiles`](params::Tiles)), kernel argument and kernel types.
-//! - `layout`: shared memory and its mbarriers.
+//! - `layout`: regions and mbarriers in shared memory.
 //! - `schedule`: order of the query tiles.
 //! - `producer`: the loads.
 //! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the computation.

@@ -1,5 +1,5 @@
-//! Writes the result to global memory, either directly from registers or through shared memory with TMA. TMA
-//! skips rows and columns that are outside the tensor.
+//! Writes the attention result to global memory, either directly from registers or through shared memory with
+//! TMA. TMA skips rows and columns that are outside the tensor.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
@@ -16,14 +16,15 @@ use super::softmax::{OnlineSoftmax, VEC4};
 /// Factor from base-2 to natural logarithms.
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Divides the accumulator by the row sums and stores the result. Also stores `lse` unless it is null.
+/// Divides the accumulator by the row sums and stores the result. Also stores the log-sum-exp `lse` unless it
+/// is null.
 ///
-/// With `K::STAGED`, the result passes through shared memory. TMA stores it while the next tile starts.
-/// Otherwise threads store it from registers. The tuple contains the query tile, the warpgroup, and the first
-/// of the thread's two rows.
+/// If `K::STAGED`, the warp copies the result to shared memory, and TMA stores it while the next query tile
+/// starts. Otherwise, each thread stores its values from registers. `row` is the first of the thread's two
+/// rows.
 ///
 /// # Safety
-/// `p` and the result's tensor map were made for this launch. The whole warp calls this function.
+/// `p` and the tensor map of the result were made for this launch. The whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: Shape>(
     out: &[f32],
@@ -33,7 +34,7 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: the caller guarantees `p` and the map; no other warp accesses this warp's rows.
+    // SAFETY: the caller guarantees `p` and the tensor map. No other warp accesses this warp's rows.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -46,8 +47,8 @@ pub(crate) unsafe fn store<K: Shape>(
     }
 }
 
-/// Returns the factors of the thread's two rows, the reciprocals of their sums. Stores `lse` unless it is
-/// null. `row` is the first of the two rows.
+/// Returns the reciprocals of the row sums of the thread's two rows. Stores the log-sum-exp `lse` unless it
+/// is null. `row` is the first of the two rows.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warp calls this function.
@@ -60,22 +61,22 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
-            // SAFETY: the host checked that `lse` has one element per head and query; `row` is less than
-            // `queries`.
+            // SAFETY: the host checked that `lse` has one element per head and query. The query `row` is less
+            // than `queries`.
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }
-    // The result of a row that saw no key is zero.
+    // The result of a row without visible keys is zero.
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Multiplies the warp's rows by `inverse` and stores them through shared memory at `shared_address`. The
-/// array gives the destination in the tensor.
+/// Multiplies the warp's rows by `inverse`, copies them to shared memory at `shared_address`, and starts to
+/// store them with TMA. `[row, head, batch]` is the destination in the tensor.
 ///
 /// # Safety
-/// The map is that of the result, and its box has the rows of a warp and the columns of a column slice. Only
-/// this warp uses the region at `shared_address`, which has the layout of the queries. The whole warp calls
-/// this function.
+/// `map` is the tensor map of the result. Its box has the rows of a warp and the columns of a column slice.
+/// Only this warp uses the region at `shared_address`, which has the layout of the query tile. The whole warp
+/// calls this function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -91,18 +92,18 @@ unsafe fn store_staged<K: Shape>(
     let to = shared_address + own_row * PART_ROW;
     for block in 0..out.len() / 8 {
         let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
-        // 16 columns are two chunks of 16 bytes. The swizzle XORs the chunk index with the row index modulo
-        // 8.
+        // 16 columns are two chunks of 16 bytes. The 128-byte swizzle XORs the chunk index with the row index
+        // modulo 8.
         let (part, first) = (block as u32 / 4, block as u32 % 4 * 2);
         let at = to + part * Layout::<K>::QUERY_PART + ((first + chunk) ^ (own_row % 8)) * 16;
-        // SAFETY: the region belongs to this warp, and TMA has finished reading it.
+        // SAFETY: the shared-memory region belongs to this warp, and TMA has finished reading it.
         unsafe { shared_store_matrices(at, words) };
     }
     publish_shared();
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: the map is that of the result, and the region was published to TMA.
+            // SAFETY: `map` is the tensor map of the result. The writes to the region are visible to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -111,8 +112,8 @@ unsafe fn store_staged<K: Shape>(
     }
 }
 
-/// Multiplies the thread's two rows by `inverse` and stores its columns from registers. `row` is the first of
-/// the two rows.
+/// Multiplies the thread's two rows by `inverse`, and stores their values from registers. `row` is the first
+/// of the two rows.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warp calls this function.
@@ -131,13 +132,13 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // Registers of this row in 32 columns: four pairs, which are 8 columns apart.
+            // Indices of this row's registers in a block of 32 columns. They are four pairs, 8 columns apart.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
-                // SAFETY: `dim` is a multiple of 8, so these 8 columns exist. The host checked that rows are
-                // aligned to 16 bytes.
+                // SAFETY: `dim` is a multiple of 8 and larger than `column`, so these 8 columns exist. The
+                // host checked that rows are aligned to 16 bytes.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }
@@ -157,8 +158,8 @@ fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Waits until TMA has read the warp's previous result from shared memory. The warp can then reuse the
-/// region.
+/// Waits until TMA has read the warp's previous result from its staging region in shared memory. The warp can
+/// then overwrite this region.
 #[inline(always)]
 pub(crate) fn wait_for_place() {
     if warp::lane() == 0 {

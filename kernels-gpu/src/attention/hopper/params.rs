@@ -7,7 +7,8 @@ use crate::attention::mma::params::Mask;
 pub const GROUP_ROWS: u32 = 64;
 /// Queries per warp. Each warp stores its own rows.
 pub const WARP_ROWS: u32 = 16;
-/// Columns per column slice (part) of a tile in shared memory, as the 128-byte swizzle requires.
+/// Columns per column slice of a tile in shared memory. 64 columns of 16 bits fill a row of the 128-byte
+/// swizzle.
 pub const PART: u32 = 64;
 
 /// The tile sizes of a kernel.
@@ -17,28 +18,31 @@ pub struct Tiles {
     pub dim: u32,
     /// Keys per tile.
     pub keys: u32,
-    /// Number of warpgroups that compute, with 64 queries each. One more warpgroup loads.
+    /// Number of consumer warpgroups, which compute 64 queries each. A block also has one producer warpgroup,
+    /// which loads.
     pub groups: u32,
     /// Pipeline stages: key tiles, and as many value tiles, in flight.
     pub stages: u32,
-    /// Whether TMA stores the result, from a separate region of shared memory.
-    /// Direct stores by the threads are as fast or faster with few columns or few keys, because a launch with
-    /// more shared memory is slower. At head dimension 256 no shared memory is left.
+    /// Whether the result goes through its own region of shared memory, from which TMA stores it.
+    ///
+    /// If false, threads store the result from registers. Direct stores are as fast or faster with few
+    /// columns or few keys, because a launch with more shared memory is slower. At head dimension 256 no
+    /// shared memory is left.
     pub staged: bool,
 }
 
-/// Sizes for head dimensions up to 64. Each of the three warpgroups has 160 registers per thread, of which
-/// 128 hold scores, probabilities and result. Two warpgroups with larger tiles are slower, because the
-/// exponentials take as long as the matrix multiplications.
+/// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of
+/// these registers, 128 contain scores, probabilities and result. Two warpgroups with larger tiles are
+/// slower, because the exponentials take as long as the matrix multiplications.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
-/// Sizes for head dimensions up to 96.
+/// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
-/// Sizes for head dimensions up to 128.
+/// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Sizes for head dimensions up to 128, if tiles of 128 keys leave less of the last tile empty than tiles of
-/// 144 keys.
+/// Tile sizes for head dimensions up to 128. They are used if the number of keys fills tiles of 128 keys
+/// better than tiles of 144 keys.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
-/// Sizes for head dimensions up to 256. These tiles fill the shared memory.
+/// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {
@@ -52,7 +56,7 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory per block: the tiles, an f32 mask value per key in flight, two mbarriers of 8
+    /// Bytes of shared memory per block: tiles, one f32 mask value per key of each stage, two mbarriers of 8
     /// bytes per buffer, and 1024 bytes for alignment.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
@@ -62,7 +66,7 @@ impl Tiles {
     }
 }
 
-/// The kernel argument, in addition to the tensor maps of q, k, v and the result.
+/// A kernel argument. The other arguments are the tensor maps of q, k, v and the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HopperParams {
@@ -84,14 +88,14 @@ pub struct HopperParams {
     pub query_tiles: NonZero<u32>,
     /// Query tiles of all heads and batches.
     pub tiles: u32,
-    /// Causal kernels: heads per section, a divisor of batches times heads. A kernel finishes one section
-    /// before the next, so that its keys and values stay in L2.
+    /// Causal kernels: number of heads per section, a divisor of batches times heads. A kernel finishes the
+    /// query tiles of one section before the next section, so that the section's keys and values stay in L2.
     pub section: NonZero<u32>,
     /// Query tiles per section.
     pub section_tiles: NonZero<u32>,
     /// Head dimension, a multiple of 8.
     pub dim: u32,
-    /// Causal kernels: query `i` sees keys up to `i + diagonal`.
+    /// Causal kernels: query `i` attends to keys up to `i + diagonal`.
     pub diagonal: i32,
     /// Scale of the scores times log2(e).
     pub scale: f32,

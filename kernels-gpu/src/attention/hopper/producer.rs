@@ -1,5 +1,7 @@
-//! The warpgroup that loads. One thread issues TMA copies for queries and keys, and one thread for values, as
-//! soon as a buffer is free. If there is a mask, one warp loads it.
+//! The producer warpgroup of the Hopper attention kernels, which loads tiles into shared memory.
+//!
+//! One thread issues the TMA copies of queries and keys, and another thread those of values, as soon as a
+//! buffer is free. If there is a mask, one warp loads it.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
@@ -9,7 +11,8 @@ use super::params::{HopperParams, PART};
 use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 
-/// Tensor maps with dimensions column, row, head and batch. A box is one column slice of a tile.
+/// Tensor maps of queries, keys and values, with the dimensions column, row, head and batch. A TMA box is one
+/// column slice of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub q: Map,
@@ -17,16 +20,16 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Copies a tile to `buffer` with TMA, once the buffer is free. The tile starts at row `row` of a head. Each
-/// of its column slices has `bytes` bytes.
+/// Waits until `buffer` is free, and starts to copy a tile to it with TMA. The tile starts at row `row` of a
+/// head. Each column slice of the tile has `bytes` bytes.
 ///
 /// # Safety
-/// The map is a tensor map of this launch, and its box is one column slice. Only one thread calls this
-/// function for the buffer.
+/// `map` is a tensor map of this launch, and its box is one column slice. Only one thread calls this function
+/// for the buffer.
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
-    // SAFETY: the map belongs to this launch; the wait guarantees that no consumer reads the buffer.
+    // SAFETY: the tensor map belongs to this launch. The wait guarantees that no consumer reads the buffer.
     unsafe {
         buffer.empty.wait(parity ^ 1);
         buffer.full.expect(parts * bytes);
@@ -36,7 +39,8 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
     }
 }
 
-/// Copies the queries of each query tile and all key tiles that they see. The last key tile comes first.
+/// Loads each query tile of the block and the key tiles that its queries attend to. Key tiles are loaded from
+/// last to first.
 ///
 /// # Safety
 /// The maps and `p` belong to this launch. The mbarriers are initialized. Only one thread of the block calls
@@ -51,17 +55,17 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
         query_parity ^= 1;
     };
     each_tile::<K>(p, first, |tile, slot, key| {
-        // SAFETY: as above.
+        // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
         unsafe {
             fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
         };
     });
 }
 
-/// Copies the value tiles, in the order of the key tiles.
+/// Loads the value tiles, in the same order as [`produce_keys`] loads the key tiles.
 ///
 /// # Safety
-/// As for [`produce_keys`].
+/// The safety conditions of [`produce_keys`] apply.
 #[inline(always)]
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     each_tile::<K>(
@@ -75,10 +79,11 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
     );
 }
 
-/// Writes the masks of the key tiles to shared memory, in the order of the key tiles.
+/// Writes the additive masks of the key tiles to shared memory, in the same order as [`produce_keys`] loads
+/// the key tiles.
 ///
 /// # Safety
-/// As for [`produce_keys`], except that one whole warp calls this function.
+/// The safety conditions of [`produce_keys`] apply, but one whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams) {
     each_tile::<K>(
@@ -86,7 +91,7 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: the host checked the mask; the wait guarantees that no consumer reads the buffer.
+            // SAFETY: the host checked the mask. The wait guarantees that no consumer reads the buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
@@ -96,8 +101,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
     );
 }
 
-/// Calls `first` for each query tile that sees keys, and then `then` for each of its key tiles, with the slot
-/// and the first key.
+/// Iterates over the query tiles of the block. Calls `first` for each query tile that has visible keys. Then
+/// calls `then` for each of its key tiles, from last to first, with the pipeline position and the first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

@@ -1,4 +1,4 @@
-//! Order of the query tiles of a block, and the keys that each query tile sees.
+//! Order in which a block processes its query tiles, and the keys that each query tile attends to.
 use cuda_std::thread;
 
 use super::params::HopperParams;
@@ -13,12 +13,12 @@ pub(crate) struct QueryTile {
     pub head: u32,
     /// First query of the tile.
     pub row: u32,
-    /// Number of key tiles that the queries see. These are the first ones of the batch.
+    /// Number of key tiles that have visible keys. They are the tiles from key 0 of the batch on.
     pub key_tiles: u32,
 }
 
-/// Iterates over the tile numbers of this block. With fewer blocks than tiles, blocks are persistent.
-/// Otherwise each block has one tile.
+/// Iterates over the numbers of the query tiles of this block. If the grid has fewer blocks than query tiles,
+/// blocks are persistent. Otherwise, each block has one tile.
 #[inline(always)]
 pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
     let (mut next, step, end) = (thread::block_index()[0], thread::grid_dim()[0], p.tiles);
@@ -30,10 +30,11 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 }
 
 impl QueryTile {
-    /// Returns tile `number`.
+    /// Returns the query tile with number `number`.
     ///
-    /// Causal kernels process one section of heads after the other, so that the keys and values of a section
-    /// stay in L2. In a section, the longest tiles come first. The short ones then fill idle SMs at the end.
+    /// Causal kernels process one section (a group of heads) after the other, so that the keys and values of
+    /// a section stay in L2. In a section, the tiles with the most keys come first. The tiles with few keys
+    /// then fill idle SMs at the end of the launch.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -51,13 +52,14 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Returns the coordinates of a key tile in the tensor map: first key `first`, key head and batch.
+    /// Returns the coordinates of a key tile in the tensor map: its first key (`first`), key head and batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns one past the last visible key, counted from key `first`, for query `row` and query `row + 8`.
+    /// Returns one past the last visible key for query `row` and for query `row + 8`. Both results count from
+    /// key `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;
@@ -67,7 +69,8 @@ impl QueryTile {
         })
     }
 
-    /// Returns how many leading key tiles need no mask. All queries of the tile see all keys of these.
+    /// Returns how many key tiles, from key 0 on, need no masking. All queries of this query tile attend to
+    /// all keys of these key tiles.
     #[inline(always)]
     pub fn clear_tiles<K: Shape>(self, p: &HopperParams) -> u32 {
         let seen = if K::CAUSAL { (self.row as i32 + 1 + p.diagonal).max(0).cast_unsigned() } else { p.keys };

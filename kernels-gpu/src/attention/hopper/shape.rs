@@ -13,20 +13,21 @@ pub(crate) trait Shape: Copy {
     type Scores: Accumulator;
     /// Accumulator of a thread for the result.
     type Result: Accumulator;
-    /// Unnormalized probabilities of a thread for a key tile, rounded to the element type. One array element
-    /// covers 16 keys.
+    /// A thread's unnormalized probabilities for a key tile, rounded to the element type. One array element
+    /// has the probabilities of 16 keys.
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
     /// Initial value of the probabilities.
     const NO_WEIGHTS: Self::Weights;
-    /// Largest head dimension. TMA fills columns that do not exist with zeros.
+    /// Largest head dimension. For a smaller head dimension, TMA fills the missing columns of a tile with
+    /// zeros.
     const DIM: u32 = 2 * Self::Result::LEN as u32;
     /// Keys per tile.
     const KEYS: u32 = 2 * Self::Scores::LEN as u32;
     /// Queries per tile.
     const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
-    /// Number of warpgroups that compute.
+    /// Number of consumer warpgroups, which compute 64 queries each.
     const GROUPS: u32;
-    /// Whether the warpgroups start their matrix multiplications in a fixed order (ping-pong).
+    /// Whether the consumer warpgroups start their matrix multiplications in a fixed order (ping-pong).
     const PING_PONG: bool = Self::GROUPS > 2;
     /// Pipeline stages: key tiles, and as many value tiles, in flight.
     const STAGES: u32;
@@ -38,7 +39,7 @@ pub(crate) trait Shape: Copy {
     const PADDED: bool;
 }
 
-/// A kernel with head dimension `2 * O` and tiles of `2 * S` keys, which is also `16 * P`.
+/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P` must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,
@@ -85,7 +86,7 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// A kernel whose sizes are those of a constant in `params`: `Kernel64` has those of `D64`.
+        /// A kernel whose tile sizes are a constant of `params`. For example, `Kernel64` has the sizes `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },

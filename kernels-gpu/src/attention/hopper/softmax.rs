@@ -1,7 +1,7 @@
-//! Online softmax of a thread's two rows, in registers.
+//! Online softmax of the two accumulator rows that a thread has in registers.
 //!
-//! The unnormalized probability of a score is `exp2(scale * (score - max))`, with the largest score of the
-//! row so far as `max`.
+//! The unnormalized probability of a score is `exp2(scale * (score - max))`. `max` is the largest score of
+//! the row so far.
 use cuda_std::hopper::wgmma::Operand;
 use cuda_std::math::{ex2_ftz, fma};
 use cuda_std::warp;
@@ -20,7 +20,7 @@ pub(crate) struct OnlineSoftmax {
     pub scale: f32,
 }
 
-/// Returns the row, 0 or 1, of an accumulator register. Its index is `4 * j + 2 * row + c`.
+/// Returns the row, 0 or 1, to which accumulator register `4 * j + 2 * row + c` belongs.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -32,11 +32,12 @@ impl OnlineSoftmax {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
     }
 
-    /// Replaces scores by unnormalized probabilities. Returns the factors by which the accumulator must be
-    /// multiplied.
+    /// Replaces the scores by unnormalized probabilities. Returns one factor per row, by which the
+    /// accumulator must be multiplied.
     ///
-    /// Set `added` if a mask was added to the scores. Such scores can be huge and equal. Subtracting before
-    /// scaling then gives exactly 0. An `fma` of the scaled values would give a rounding error instead.
+    /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. The function
+    /// then subtracts the maximum before it multiplies by the scale, so that equal scores give exactly 0.
+    /// Without `added`, it uses one `fma`, whose rounding error would be large for huge scores.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;
@@ -45,7 +46,7 @@ impl OnlineSoftmax {
         }
         let max = max.map(|max| warp::reduce(max, VEC4, f32::max));
         let scale = self.scale;
-        // If a row has seen no key yet, all of its scores are -inf. The reference 0 avoids NaN.
+        // If no key of a row was visible so far, all scores of the row are -inf. The reference 0 avoids NaN.
         let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
         let shift = largest.map(|largest| largest * scale);
         let weight = |score: f32, row: usize| {
@@ -68,7 +69,8 @@ impl OnlineSoftmax {
     }
 }
 
-/// Rounds unnormalized probabilities to the element type, in the register layout of a `wgmma` A operand.
+/// Rounds unnormalized probabilities to the element type. The result has the register layout of a `wgmma` A
+/// operand.
 #[inline(always)]
 pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
     for p in 0..rounded.len() {

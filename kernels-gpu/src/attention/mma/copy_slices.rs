@@ -1,15 +1,18 @@
-//! Asynchronous copies of tile rows that a warp issues one by one between its MMAs.
+//! Asynchronous copies of tile rows to shared memory that a warp issues one by one between its MMAs.
 //!
-//! One copy instruction of a warp covers one row, or several rows if a row has fewer than 32 chunks of 16
-//! bytes. The kernel that uses them has no free registers. It therefore keeps its block state in shared
-//! memory and reads the state for each tile. Each source address is computed from the previous one.
+//! A row has `2 DIM16` chunks of 16 bytes, one chunk per lane. If it has fewer than 32 chunks, one copy
+//! instruction of a warp covers several rows.
+//!
+//! The single-buffered forward kernel uses these copies. This kernel has no free registers. It therefore
+//! keeps its block state in shared memory, and computes each source address from the previous one.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// Describes which rows a warp copies: of each `warps` consecutive copies, it issues number `warp`.
+/// Describes which rows of a tile a warp copies. The copies go round-robin to the warps, so that a warp
+/// issues every copy whose number modulo `warps` is `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -25,8 +28,8 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
     const TEAM: u32 = 2 * DIM16 as u32;
     /// Rows per copy instruction of a warp.
     const ROWS: u32 = warp::SIZE / Self::TEAM;
-    /// True if a copy covers one row. Its address is then the same in all lanes and stays in uniform
-    /// registers.
+    /// True if one copy instruction covers one row. All lanes then have the same row address, which stays in
+    /// uniform registers.
     const UNIFORM: bool = Self::ROWS == 1;
 
     /// Copies that the warp issues for a tile of `rows` rows.
@@ -47,15 +50,15 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the bound that [`WarpCopies::of`] takes: `rows`, the length of the sequence, minus this lane's
-    /// first row. If the lane's chunk lies outside the head dimension, it returns `i32::MIN`, and the lane
-    /// reads nothing.
+    /// Returns the `limit` that [`WarpCopies::of`] takes: `rows`, the number of rows in the sequence, minus
+    /// this lane's first row. If the lane's chunk lies outside the head dimension, it returns `i32::MIN`, so
+    /// that the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
     }
 
-    /// Creates the warp's copies of a tile that starts at row `first` of the head.
+    /// Creates the warp's copies of the tile that starts at row `first` of `head`.
     #[inline(always)]
     pub fn of<T: MatrixElem>(&self, head: *const T, stride: i64, first: u32, limit: i32) -> Copies<T, DIM16> {
         let row = head.wrapping_offset((i64::from(first + self.first()) * stride) as isize);
@@ -72,7 +75,7 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
 
 /// The remaining copies of a warp for one tile.
 pub(super) struct Copies<T, const DIM16: usize> {
-    /// Source of the next copy: the row if `UNIFORM`, otherwise this lane's chunk in the row.
+    /// Source of the next copy: the start of the row if `UNIFORM`, otherwise this lane's chunk of the row.
     from: *const T,
     /// Elements from one source to the next.
     step: isize,
@@ -84,10 +87,11 @@ pub(super) struct Copies<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Issues copy `number` of the warp. Rows and columns that do not exist become zero.
+    /// Issues copy `number` of the warp's copies of a tile. Rows and columns outside the tensor become zero
+    /// in the tile.
     ///
     /// # Safety
-    /// The head is readable in 16-byte accesses. The tile contains the copied rows, and no thread accesses
+    /// The head is readable in units of 16 bytes. The tile contains the copied rows, and no thread accesses
     /// them until the copy is complete.
     #[inline(always)]
     unsafe fn next(&mut self, tile: &Tile<T, DIM16>, number: u32) {
@@ -96,17 +100,19 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: `wanted` is false for rows outside the sequence; the caller passes an unused tile.
+        // SAFETY: `wanted` is false for rows outside the sequence, so they are not read. The caller passes an
+        // unused tile.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
-        // Without `opaque_address`, the offsets of all rows stay in registers.
+        // Without the optimization barrier `opaque_address`, the offsets of all rows would occupy registers.
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Issues a copy after MMA pair `pair` of `pairs`, if one is due, for a tile of `rows` rows. All copies
-    /// are issued in the first half of the pairs. The last copy can then complete during the second half.
+    /// Issues at most one copy for a tile of `rows` rows. The caller calls this function after each of
+    /// `pairs` groups of MMAs, with the number `pair` of the group. All copies are issued during the first
+    /// half of the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
-    /// As for [`Copies::next`].
+    /// The safety conditions of [`Copies::next`] apply.
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
@@ -120,7 +126,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// As for [`Copies::next`].
+    /// The safety conditions of [`Copies::next`] apply.
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {
@@ -135,12 +141,12 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
 pub(super) struct BlockState<T> {
     /// The tile of this block.
     pub coords: TileCoords,
-    /// Pointers to the first key and to the first value of the sequence.
+    /// Pointers to the first key and to the first value of the block's sequence, for its key head.
     pub heads: [*const T; 2],
 }
 
 impl<T> BlockState<T> {
-    /// Writes the state from thread 0. A barrier must follow before any thread reads the state.
+    /// Writes this state to shared memory from thread 0. A barrier must follow before any thread reads it.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where
@@ -148,7 +154,7 @@ impl<T> BlockState<T> {
     {
         let block_state = memory.take(1);
         if thread::index()[0] == 0 {
-            // SAFETY: only thread 0 writes it, and other threads read it after a barrier.
+            // SAFETY: only thread 0 writes the state, and other threads read it after a barrier.
             unsafe { block_state.set(0, self) };
         }
         block_state

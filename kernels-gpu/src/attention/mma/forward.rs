@@ -1,5 +1,5 @@
-//! Double-buffered forward kernel: one tile of queries against all keys that these queries see. The block
-//! copies one tile of keys and values while it computes on another.
+//! Double-buffered attention forward kernel. A block computes one tile of queries against all keys that these
+//! queries attend to. It copies one tile of keys and values while it computes on another tile.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -17,8 +17,8 @@ use super::tile::{Copier, FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Computes one tile of queries. With `Q_IN_REGISTERS`, queries stay in registers. With `GENERAL`, the kernel
-/// supports a mask, softcap, any scale and any alignment.
+/// Computes attention for one tile of queries. With `Q_IN_REGISTERS`, the queries stay in registers. With
+/// `GENERAL`, the kernel supports a mask, softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has
@@ -50,7 +50,7 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // A shuffle from lane 0 shows ptxas that the value is uniform in the warp.
+    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
@@ -69,7 +69,7 @@ pub(crate) unsafe fn forward<
     // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // In the general kernel, `cap` already multiplies the scores by `scale * log2(e)`.
+    // In the general kernel (`GENERAL`), `cap` already multiplies the scores by `scale * log2(e)`.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
@@ -80,12 +80,13 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Without `opaque`, the mask bounds of the rows stay in registers from tile to tile.
+        // Without the optimization barrier `opaque`, the mask bounds of the rows would occupy registers
+        // throughout the loop over tiles.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
-            // SAFETY: the tile arrived before the last barrier; the host checked the mask.
+            // SAFETY: the tile arrived before the last barrier. The host checked the mask.
             unsafe {
                 let mut scores: Scores<ROWS16, KEYS16> =
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
@@ -102,18 +103,19 @@ pub(crate) unsafe fn forward<
         copy::wait();
         block::sync();
     }
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the tile.
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the query
+    // tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears the padding rows of a block that has no tile in a sequence: zeros in `out`, minus infinity in
-/// `lse`.
+/// Clears padding rows after the last packed sequence: zeros in `out`, minus infinity in `lse`. A block calls
+/// it if it has no tile in any sequence.
 ///
 /// # Safety
-/// As for [`UnusedRows::of_block`]. In addition, the outputs are writable.
+/// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
     // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
@@ -122,7 +124,8 @@ pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     }
 }
 
-/// Adds the product of the scores' unnormalized probabilities and `values` to `out`.
+/// Computes unnormalized probabilities from the scores of a key tile, and adds their product with `values` to
+/// `out`.
 ///
 /// # Safety
 /// The copy of the values is complete, and a barrier followed.
@@ -147,7 +150,7 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-/// Updates the row maxima with new scores, and rescales the accumulator if a maximum rose.
+/// Updates the row maxima with the scores of a key tile. If a row maximum rose, it rescales the accumulator.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,
@@ -166,10 +169,11 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
     }
 }
 
-/// Divides the accumulator by the row sums and writes the result, and `lse` unless it is null.
+/// Divides the accumulator by the row sums and writes the result. Also writes the log-sum-exp `lse` unless it
+/// is null.
 ///
 /// # Safety
-/// Only this warp accesses the tile, which has room for the warp's queries. The outputs are writable.
+/// Only this warp accesses `tile`, which has room for the warp's queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &AttentionParams,
@@ -188,7 +192,7 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
             if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
                 let at = p.lse.wrapping_add(coords.number(p, query));
-                // SAFETY: the host checked that `lse` has one element per head and query; `query` is in the
+                // SAFETY: the host checked that `lse` has one element per head and query. `query` is in the
                 // sequence.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }

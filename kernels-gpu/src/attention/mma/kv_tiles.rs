@@ -10,7 +10,7 @@ use super::tile_coords::TileCoords;
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
-/// Two buffers of key tiles and two of value tiles, with the copiers that fill them.
+/// Two buffers of key tiles and two buffers of value tiles, with the objects that copy rows to them.
 pub(super) struct Keys<T, const DIM16: usize> {
     buffers: [Tile<T, DIM16>; 2],
     copiers: [Copier<T, DIM16>; 2],
@@ -23,8 +23,8 @@ pub(super) struct Keys<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
-    /// Allocates buffers for tiles of `count` keys. `end` is one past the last tile, and `threads` is the
-    /// block size.
+    /// Allocates the buffers, for tiles of `count` keys. `end` is one past the number of the last tile, and
+    /// `threads` is the block size.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -47,7 +47,8 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
     }
 
-    /// Starts to copy tile `tile` of keys or values. Does nothing if `tile` is not below `end`.
+    /// Starts to copy tile number `tile`, of keys or values as `side` says. Does nothing if `tile` is not
+    /// below `end`.
     ///
     /// # Safety
     /// The tensors are readable. A barrier separates this copy from earlier accesses to the buffer.

@@ -1,4 +1,4 @@
-//! Scale, softcap, mask and sliding window, applied to scores between QKᵀ and the softmax.
+//! Operations on attention scores between QKᵀ and the softmax: scale, softcap, mask and sliding window.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, rcp_ftz};
@@ -11,8 +11,8 @@ use super::softmax::Scores;
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Position of a warp's scores: first row and first column. Rows are queries and columns are keys, or the
-/// reverse in the backward pass for keys.
+/// First row and first column of a warp's scores in the score matrix. Rows are queries and columns are keys.
+/// In the backward pass for keys, rows are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -20,14 +20,15 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Returns the row of the score matrix that this lane has in the MMA tile number `row` of 16 rows: the
-    /// row in the tile's upper 8 rows for `half` 0, in its lower 8 rows for `half` 1.
+    /// Returns this lane's row of the score matrix in MMA tile `row`, which has 16 rows. The lane has one row
+    /// in the upper 8 rows (`half` 0) and one in the lower 8 rows (`half` 1).
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4
     }
 
-    /// First column of this lane in 8-column half `side` of 16-column block `pair`.
+    /// Returns this lane's first column of the score matrix in 16-column block `pair`. `side` selects the
+    /// left (0) or right (1) 8 columns of the block.
     #[inline(always)]
     pub fn col(&self, pair: usize, side: usize) -> u32 {
         self.col + 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2
@@ -60,7 +61,8 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Applies scale and softcap, and multiplies the scores by `log2(e)`. The softmax then uses base-2 exponents.
+/// Applies scale and softcap to the scores, and multiplies them by `log2(e)`, so that the softmax can use
+/// base-2 exponents.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -70,7 +72,8 @@ pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     if cap == 0.0 {
         each(scores, |score| score * scale);
     } else {
-        // tanh(x) = 1 - 2 / (1 + e^2x). The instruction `tanh.approx` has an error of up to 2^-11.
+        // Uses tanh(x) = 1 - 2 / (1 + e^2x), because the instruction `tanh.approx` has an error of up to
+        // 2^-11.
         let twice = 2.0 * scale / p.softcap;
         each(scores, |score| fma(-2.0 * cap, rcp_ftz(1.0 + ex2_ftz(score * twice)), cap));
     }
@@ -89,12 +92,13 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Smallest finite addend. Its product with `log2(e)` is finite. If a mask hides all keys of a row with a
-/// finite minimum, the result is the mean of all values, as in torch.
+/// Smallest finite value that a mask adds to a score. Its product with `log2(e)` is finite, too. If a mask
+/// hides all keys of a row with `torch.finfo(dtype).min`, the result is therefore the mean of all values, as
+/// in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns the addend of mask element `element` for scores that are later multiplied by `1 / unscale`. The
-/// addend of a finite negative element is finite.
+/// Returns the value that is added to a score for mask element `element`. The caller later multiplies the
+/// score by `1 / unscale`. The value for a finite negative element is finite.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -102,7 +106,8 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head. Its rows are queries and its columns are keys, or the reverse.
+/// The mask of one head as a matrix. Its rows are queries and its columns are keys, or its rows are keys and
+/// its columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
@@ -110,9 +115,9 @@ pub(crate) struct Lines {
     kind: u32,
     /// Elements before the head in the mask.
     head: i64,
-    /// Elements from one row to the next; 0 if the mask broadcasts.
+    /// Elements from one row to the next, or 0 if the mask broadcasts over rows.
     by_row: i64,
-    /// Elements from one column to the next; 0 if the mask broadcasts.
+    /// Elements from one column to the next, or 0 if the mask broadcasts over columns.
     by_col: i64,
     /// Number of rows in the sequence.
     rows: u32,
@@ -121,7 +126,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Creates the view for the head of `coords`. If `keys`, rows are keys, otherwise queries.
+    /// Creates the mask matrix of the head that `coords` names. Its rows are keys if `keys`, otherwise
+    /// queries.
     #[inline(always)]
     pub fn of(mask: &Mask, coords: &TileCoords, keys: bool) -> Self {
         let [by_batch, by_head, by_query, by_key] = mask.strides;
@@ -132,7 +138,7 @@ impl Lines {
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }
     }
 
-    /// Adds the mask to scores that are base-2 exponents.
+    /// Adds the mask to scores. The scores are base-2 exponents: they are already multiplied by `log2(e)`.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence.
@@ -142,7 +148,8 @@ impl Lines {
         scores: &mut Scores<ROWS16, COLS16>,
         at: At,
     ) {
-        // SAFETY: the caller guarantees a readable mask; each branch reads the element size of its kind.
+        // SAFETY: the caller guarantees a readable mask. Each branch reads as many bytes as an element of
+        // this mask kind has.
         unsafe {
             match self.kind {
                 Mask::BOOL => self.add_elements(scores, at, 1, |ptr| {
@@ -159,8 +166,8 @@ impl Lines {
         }
     }
 
-    /// Adds `load(element)` for each mask element. `size` is the element size in bytes. If all rows share the
-    /// same elements, it reads each element once.
+    /// Adds `load(address) * log2(e)` to each score, with the address of its mask element. An element has
+    /// `size` bytes. If the mask broadcasts over rows, each element is read once.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.
@@ -172,16 +179,16 @@ impl Lines {
         size: i64,
         load: impl Fn(*const u8) -> f32,
     ) {
-        // Clamp rows and columns to the sequence. Scores outside are hidden or not stored, so their addends
-        // do not matter.
+        // Clamp rows and columns to the sequence. Scores outside the sequence are hidden or not stored, so
+        // any mask value is correct for them.
         let line = |row, half| {
             let row = i64::from(at.row(row, half).min(self.rows - 1));
             self.base.wrapping_offset(((self.head + row * self.by_row) * size) as isize)
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this barrier, the compiler loads all elements of the tile at once, and registers run
-            // out.
+            // Without this warp barrier, the compiler loads all mask elements of the tile at once, and the
+            // registers do not suffice.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

@@ -1,4 +1,4 @@
-//! Matrix multiplications of a warp's rows with a tile, QKᵀ and PV.
+//! Matrix multiplications of attention, QKᵀ and PV: a warp's rows times a tile in shared memory.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::output::Accumulator;
@@ -6,11 +6,11 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// Returns QKᵀ: the scores of the warp's queries and a tile of keys. After the MMAs with matrix `i` of the
-/// keys, it calls `operands(i)`. The caller can issue copies there.
+/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. After the MMAs with the `i`-th 16 x 16
+/// matrix of the keys, it calls `operands(i)`. The caller can issue copies in this callback.
 ///
 /// # Safety
-/// The copies of both operands are complete, and a barrier followed.
+/// The copies of queries and keys are complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn products<
     T: MatrixElem,
@@ -49,7 +49,8 @@ pub(crate) unsafe fn products<
     scores
 }
 
-/// Adds `a` times rows `16 step` to `16 step + 15` of the tile `right` to `sums`.
+/// Adds the product of `a` and 16 rows of the tile `right` to `sums`. The rows are `16 step` to
+/// `16 step + 15`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.
@@ -72,8 +73,9 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     }
 }
 
-/// Adds the product of all A operands `left(0..STEPS)` and the tile `right` to `sums`. It reads each matrix
-/// of the tile two steps before its use, and calls `operands` as [`products`] does.
+/// Adds the product of the A operands `left(0)` to `left(STEPS - 1)` and the tile `right` to `sums`. It reads
+/// each 16 x 16 matrix of the tile two steps before its use. After the MMAs with matrix `i`, it calls
+/// `operands(i)`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.

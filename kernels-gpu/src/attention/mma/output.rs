@@ -1,12 +1,12 @@
-//! Writes a warp's accumulator to the rows of a head in global memory.
+//! Writes a warp's accumulator to global memory, as rows of one head.
 use cuda_std::mem;
 use cuda_std::mma::{C, MatrixElem};
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 
-/// A warp's accumulator of `16 ROWS16` rows and `16 DIM16` columns. Each 16 x 16 block is two adjacent
-/// accumulators of 16 x 8.
+/// A warp's accumulator of `16 ROWS16` rows and `16 DIM16` columns. Each 16 x 16 block consists of two MMA
+/// accumulators (16 x 8), left and right.
 pub(crate) type Accumulator<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
 /// The destination of a warp's rows.
@@ -26,11 +26,11 @@ pub(crate) struct Output<T> {
 }
 
 impl<T: MatrixElem> Output<T> {
-    /// Writes the accumulator, with each row multiplied by its factor. The values pass through shared memory,
-    /// so that a lane has 16 contiguous bytes of a row.
+    /// Multiplies each row of the accumulator by its factor, and writes it to global memory. The values pass
+    /// through shared memory, so that each lane stores 16 contiguous bytes of a row.
     ///
     /// # Safety
-    /// Only this warp accesses the tile, which has room for the warp's rows. The output is writable.
+    /// Only this warp accesses `tile`, which has room for the warp's rows. The output is writable.
     #[inline(always)]
     pub unsafe fn write<const ROWS16: usize, const DIM16: usize>(
         &self,
@@ -39,7 +39,7 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // All lanes must have finished reading the tile, which can contain the warp's queries.
+        // Wait until all lanes have finished reading `tile`, because it can contain the warp's queries.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -65,15 +65,16 @@ impl<T: MatrixElem> Output<T> {
                 continue;
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
-            // SAFETY: the check above keeps the row in the sequence; the warp synchronized after the chunk
-            // was written.
+            // SAFETY: the comparison above keeps the row in the sequence. The warp synchronized after the
+            // chunk was written.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
         }
     }
 
-    /// Writes the first `cols` elements of a chunk. With vector stores, `cols` is 0 or 8.
+    /// Writes the first `cols` elements of a 16-byte chunk. If the rows permit 16-byte stores, `cols` is 0 or
+    /// 8.
     ///
     /// # Safety
     /// The `cols` elements at `to` are writable.
@@ -81,8 +82,8 @@ impl<T: MatrixElem> Output<T> {
     unsafe fn store(&self, to: *mut T, words: [u32; 4], cols: u32) {
         if self.vector {
             if cols > 0 {
-                // SAFETY: the host checked alignment and that the head dimension is a multiple of 8, so all
-                // eight exist.
+                // SAFETY: the host checked alignment, and that the head dimension is a multiple of 8. All
+                // eight elements of the chunk therefore exist.
                 unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
             }
             return;

@@ -1,7 +1,7 @@
-//! Clears the padding of packed tensors: rows after the last sequence.
+//! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
 //!
-//! Blocks without a tile in a sequence do this. The code is separate from the attention loop, because that
-//! loop needs all registers.
+//! The blocks that have no tile in any sequence clear it. This code is separate from the attention loop,
+//! because the loop needs all registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -19,7 +19,7 @@ pub(crate) struct UnusedRows {
 }
 
 impl UnusedRows {
-    /// Returns the padding tile of this block, of at most `rows` rows. They are keys if `keys`, otherwise
+    /// Returns this block's tile of at most `rows` padding rows. The rows are keys if `keys`, otherwise
     /// queries. The tile can be empty.
     ///
     /// # Safety
@@ -29,7 +29,7 @@ impl UnusedRows {
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-        // SAFETY: the host checked that there is one more offset than sequences.
+        // SAFETY: the host checked that there is one more start offset than sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
         // Tile numbers below `before` belong to sequences: see `TileCoords::in_sequence`.
@@ -49,14 +49,15 @@ impl UnusedRows {
         while at < self.rows * self.cols {
             let (row, col) = divide(at, self.cols);
             let to: *mut u16 = heads.at(Token { batch: 0, number: self.first + row }, self.head);
-            // SAFETY: the loop bound keeps `row` below `rows` and `col` below `cols`; the caller passes a
+            // SAFETY: the loop bound keeps `row` below `rows` and `col` below `cols`. The caller passes a
             // writable tensor.
             unsafe { mem::store_u16(to.wrapping_add(col as usize).cast(), 0, Store::Default) };
             at += thread::block_dim()[0];
         }
     }
 
-    /// Writes minus infinity to `lse`, the value of a query that sees no key. Does nothing if `lse` is null.
+    /// Writes minus infinity, the log-sum-exp of a query without visible keys, to the padding rows of `lse`.
+    /// Does nothing if `lse` is null.
     ///
     /// # Safety
     /// `lse` is null or has one element per head and query.
@@ -68,7 +69,8 @@ impl UnusedRows {
         }
         let number = u64::from(self.head) * u64::from(p.queries) + u64::from(self.first + row);
         let to = p.lse.wrapping_add(number as usize);
-        // SAFETY: `row` is a padding row, and the caller guarantees one element per head and query.
+        // SAFETY: `row` is less than the number of padding rows of this block. The caller guarantees one
+        // element per head and query.
         unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
     }
 }

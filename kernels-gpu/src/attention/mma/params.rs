@@ -1,13 +1,14 @@
 //! Kernel arguments of attention, and sizes that the kernels share with the host.
 use crate::layout::heads::Heads;
 
-/// A mask that broadcasts to `[B, H, Sq, Sk]`. It is part of the kernel argument.
+/// A mask of the attention scores that broadcasts to `[B, H, Sq, Sk]`. It is a field of the kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
     /// The first element, or null if there is no mask.
     pub base: *const u8,
-    /// Strides of batch, head, query and key in elements; 0 along a dimension that broadcasts.
+    /// Strides of batch, head, query and key in elements. A stride is 0 if the mask broadcasts over that
+    /// dimension.
     pub strides: [i64; 4],
     /// The element type: [`Mask::NONE`], [`Mask::BOOL`], [`Mask::F32`] or [`Mask::SAME`].
     pub kind: u32,
@@ -41,10 +42,11 @@ pub struct AttentionParams {
     /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If null, the kernels do
     /// not write it.
     pub lse: *mut f32,
-    /// Start offsets of the packed query sequences, followed by the end of the last sequence. If null, each
-    /// batch has `queries` queries.
+    /// Packed sequences: row at which each sequence starts in the query tensor, followed by the end of the
+    /// last sequence. If null, the tensor is not packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
-    /// The same for the keys.
+    /// Packed sequences: row at which each sequence starts in the key tensor, followed by the end of the last
+    /// sequence. If null, the tensor is not packed.
     pub key_starts: *const i32,
     /// Additive or boolean mask. Only the general kernels read it.
     pub mask: Mask,
@@ -60,29 +62,29 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Query tiles per head of a batch, or of all packed sequences together.
+    /// Number of query tiles per head: of one batch, or of all packed sequences together.
     pub tiles: u32,
-    /// 1 if every head can be read in 16-byte accesses, otherwise 0. With 0, the general kernels read single
-    /// elements.
+    /// 1 if the kernels can read every head in units of 16 bytes, otherwise 0. The value 0 requires the
+    /// general kernels, which then read single elements.
     pub vector: u32,
-    /// 1 if blocks start with the last query tiles, otherwise 0. Causal attention sets it, because later
-    /// queries see more keys.
+    /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1: later
+    /// queries attend to more keys, so the longest tiles start first.
     pub backwards: u32,
-    /// Sliding window: number of keys before its own position that a query sees.
+    /// Sliding window: number of keys before its own position that a query attends to.
     pub before: i32,
-    /// Sliding window: number of keys after its own position that a query sees.
+    /// Sliding window: number of keys after its own position that a query attends to.
     pub after: i32,
-    /// The factor of QKᵀ. It is positive, except in the general kernels.
+    /// The factor of QKᵀ. It is positive, except in the general kernels, which permit any value.
     pub scale: f32,
-    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only the general kernels read it.
+    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only the general kernels support it.
     pub softcap: f32,
 }
 
-/// A value of `before` and `after` that exceeds every number of keys: the window has no limit.
+/// Value of `before` or `after` for a sliding window without a limit. It is larger than every number of keys.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Bytes of shared memory that a block can have on every GPU from sm_80 on. The limit is lowest on sm_86,
-/// sm_89 and sm_120.
+/// Largest shared memory per block, in bytes, that all GPUs from sm_80 on permit. The limit is lowest on
+/// sm_86, sm_89 and sm_120.
 pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
 
 /// Warps per block of the [`decode`](crate::attention::decode) kernels.

@@ -1,10 +1,10 @@
-//! The queries of a warp as A operands, in registers or in shared memory.
+//! The queries of a warp as A operands of `mma.sync`, in registers or in shared memory.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
-/// The queries of a warp. With `Q_IN_REGISTERS` all A operands stay in registers, otherwise each use reads
-/// shared memory.
+/// The queries of a warp, which are A operands of MMAs. With `Q_IN_REGISTERS`, all operands stay in
+/// registers. Otherwise, each use reads them from shared memory.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,
@@ -14,14 +14,14 @@ pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
-    /// Refers to the queries in the first `16 ROWS16` rows of `tile`. Call [`Queries::hold`] after the copy
-    /// to shared memory is complete.
+    /// Creates the queries from the first `16 ROWS16` rows of `tile`, but does not read them. After the copy
+    /// to `tile` is complete, call [`Queries::hold`].
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
     }
 
-    /// Loads the queries into registers if `Q_IN_REGISTERS`.
+    /// Loads the queries from shared memory into registers if `Q_IN_REGISTERS`. Otherwise does nothing.
     ///
     /// # Safety
     /// The copy of the queries is complete, and a barrier followed.
@@ -37,10 +37,10 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         }
     }
 
-    /// Returns the A operand at row `16 row` and column `16 col`.
+    /// Returns the queries from row `16 row` and column `16 col` on as an A operand.
     ///
     /// # Safety
-    /// As for [`Queries::hold`].
+    /// The safety conditions of [`Queries::hold`] apply.
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
         if Q_IN_REGISTERS {

@@ -1,11 +1,14 @@
-//! Forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer.
+//! Attention forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer in shared
+//! memory.
 //!
-//! The block copies values during QKᵀ, and the next keys during PV.
+//! The block copies values while it computes QKᵀ, and the next keys while it computes PV.
 //!
-//! At head dimension 256 a warp has 16 queries, and their accumulator takes half of the registers. Each
-//! matrix that `ldmatrix` reads then feeds only two MMAs, so shared memory bandwidth is the limit. If all
-//! copies started at once, they would delay these reads. A warp therefore issues its copies one by one. At
-//! head dimension 128 a warp has 32 queries, and two blocks fit on an SM.
+//! At head dimension 256, a warp has 16 queries, and their accumulator takes half of the registers. Each
+//! matrix that `ldmatrix` reads is then used by only two MMAs, so shared memory bandwidth is the limit. If
+//! all copies to shared memory started at once, they would delay these reads. A warp therefore issues its
+//! copies one by one.
+//!
+//! At head dimension 128, a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -23,11 +26,11 @@ use super::tile::{FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Bytes of shared memory for the block state, in addition to the tiles.
+/// Bytes of shared memory for the block state (tile coordinates and pointers), in addition to the tiles.
 pub(crate) const KEPT_BYTES: u32 = size_of::<BlockState<u16>>() as u32;
 
-/// Computes one tile of queries, without the features of the general kernels (mask, softcap, any scale, any
-/// alignment).
+/// Computes attention for one tile of queries. It does not support a mask, softcap, a scale that is not
+/// positive, or rows that are not aligned to 16 bytes.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has
@@ -57,9 +60,9 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: a barrier separates these reads from the write of the block state.
+    // SAFETY: a barrier separates all reads of the block state from its write.
     let block_state = || unsafe { block_state.get(0) };
-    // A shuffle from lane 0 shows ptxas that the value is uniform in the warp.
+    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let (copies_of_warp, lanes) =
         (WarpCopies::<DIM16> { warp, warps: WARPS, dim: p.dim }, FragmentLanes::new());
@@ -90,14 +93,15 @@ pub(crate) unsafe fn ping_pong<
         let coords = block_state().coords;
         let (window, row) =
             (Window::of(coords.queries, coords.keys, p.before, p.after), coords.first + own_rows * warp);
-        // Without `opaque`, the row numbers of the copies stay in registers from tile to tile.
+        // Without the optimization barrier `opaque`, the row numbers of the copies would occupy registers
+        // throughout the loop over tiles.
         let [col, next] = thread::opaque([tile * keys, (tile + 1) * keys]);
         let (at, span) = (At { row, col }, [row, (row + own_rows - 1).min(coords.queries - 1)]);
         let seen = row < coords.queries && !window.hides(span, col, keys);
         let mut scores: Scores<ROWS16, KEYS16> = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         let mut values = copies(VALUES, col);
-        // SAFETY: queries and keys arrived before the last barrier, after which no warp reads the previous
-        // values.
+        // SAFETY: queries and keys arrived before the last barrier. After this barrier, no warp reads the
+        // previous values.
         unsafe {
             if seen {
                 scores = products(&queries, &k_tile, &lanes, |pair| {
@@ -114,7 +118,7 @@ pub(crate) unsafe fn ping_pong<
         copy::wait();
         block::sync();
         let mut next_keys = copies(KEYS, next);
-        // SAFETY: the values arrived before the last barrier, after which no warp reads the keys.
+        // SAFETY: the values arrived before the last barrier. After this barrier, no warp reads the keys.
         unsafe {
             if seen {
                 let weights =
@@ -129,6 +133,7 @@ pub(crate) unsafe fn ping_pong<
         block::sync();
     }
     let (coords, first) = (block_state().coords, block_state().coords.first + own_rows * warp);
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the tile.
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the query
+    // tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &own, first, true) };
 }

@@ -1,4 +1,4 @@
-//! Online softmax of a warp's rows. The scores arrive tile by tile.
+//! Online softmax of a warp's rows, which processes the scores one key tile after the other.
 //!
 //! The unnormalized probability of a score is `exp2(factor * (score - max))`, where `max` is the largest
 //! score of the row so far.
@@ -6,16 +6,17 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// Rise of a row maximum that [`RowSoftmax::advance`] ignores, as a difference of base-2 exponents. It is so
-/// small that the largest probability still rounds to 1. Without the addition of this slack, ptxas spills
-/// registers.
+/// [`RowSoftmax::advance`] ignores a rise of the row maximum by less than this difference of base-2
+/// exponents. It is so small that the largest probability still rounds to 1. Without the addition of this
+/// constant, ptxas spills registers.
 const SLACK: f32 = 1e-30;
 
-/// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block is two adjacent
-/// accumulators of 16 x 8.
+/// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA
+/// accumulators (16 x 8), left and right.
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
-/// Softmax state of the rows of a thread: rows `g` and `g + 8` of each 16, with `g = lane / 4`.
+/// Softmax state of this thread's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
+/// `g = lane / 4`.
 pub(crate) struct RowSoftmax<const ROWS16: usize> {
     /// The largest score of each row so far.
     max: [[f32; 2]; ROWS16],
@@ -31,8 +32,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }
     }
 
-    /// Updates the row maxima with new scores. Returns the factors by which the accumulator must be
-    /// multiplied, or `None` if no maximum in the warp rose.
+    /// Updates the row maxima with the scores of a key tile. Returns the factors by which the accumulator
+    /// must be multiplied, or `None` if no row maximum in the warp rose.
     #[inline(always)]
     pub fn advance<const KEYS16: usize>(
         &mut self,
@@ -67,14 +68,15 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Some(rescale)
     }
 
-    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. Adds them to the
-    /// row sums before rounding.
+    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. Adds the
+    /// probabilities to the row sums before it rounds them.
     #[inline(always)]
     pub fn weights<T: MatrixElem>(&mut self, row: usize, scores: &[C; 2]) -> A {
         let mut weights = [[0.0; 4]; 2];
         for half in 0..2 {
             let max = self.max[row][half];
-            // If all scores of the row so far are hidden, use 0, because `-inf - -inf` is NaN.
+            // If no key of the row was visible so far, `max` is -inf. Use 0 instead, because `-inf - -inf` is
+            // NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { -max * self.factor };
             for side in 0..2 {
                 for odd in 0..2 {
@@ -88,8 +90,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         [T::pair(a, b), T::pair(c, d), T::pair(e, f), T::pair(g, h)]
     }
 
-    /// Returns the reciprocal of the row sum and the natural log-sum-exp of a row. If no key was seen, they
-    /// are 0 and minus infinity.
+    /// Returns the reciprocal of the row sum and the natural log-sum-exp of a row. If the row has no visible
+    /// key, it returns 0 and minus infinity.
     #[inline(always)]
     pub fn finish(&self, row: usize, half: usize) -> [f32; 2] {
         let (sum, max) = (warp::sum(self.sum[row][half], 4), self.max[row][half]);

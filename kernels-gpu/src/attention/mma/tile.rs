@@ -5,7 +5,8 @@ use cuda_std::mem;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-/// A tile of rows with `16 DIM16` columns in shared memory. A chunk is 16 bytes, or eight elements.
+/// A tile of rows with `16 DIM16` columns in shared memory. Each row consists of chunks of 16 bytes (eight
+/// elements).
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<T, const DIM16: usize> {
     chunks: Shared<Chunk>,
@@ -15,7 +16,7 @@ pub(crate) struct Tile<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
-    /// Chunks from one row to the next. It is odd to avoid bank conflicts.
+    /// Number of 16-byte chunks from one row to the next. It is odd to avoid bank conflicts.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
 
     /// Allocates a tile of `rows` rows in shared memory.
@@ -30,46 +31,47 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as an A operand.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as an A operand of an MMA.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn left(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> mma::A {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
-        // writes.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
+        // the writes from this read.
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
-    /// Reads the same matrix, transposed, as two B operands: each row of the tile is a column of an operand.
-    /// QKᵀ uses it for K.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16`, transposed, as two B operands. Each
+    /// row of the tile becomes a column of an operand. QKᵀ uses it for K.
     ///
     /// # Safety
-    /// As for [`Tile::left`].
+    /// The safety conditions of [`Tile::left`] apply.
     #[inline(always)]
     pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
-        // writes.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
+        // the writes from this read.
         let [a, b, c, d] =
             unsafe { mma::load(&self.chunks, self.first + lanes.across + Self::chunk16(row16, col16)) };
         [[a, b], [c, d]]
     }
 
-    /// Reads the same matrix as two adjacent B operands. PV uses it for V.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands. PV uses
+    /// it for V.
     ///
     /// # Safety
-    /// As for [`Tile::left`].
+    /// The safety conditions of [`Tile::left`] apply.
     #[inline(always)]
     pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
-        // writes.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
+        // the writes from this read.
         let [a, b, c, d] = unsafe {
             mma::load_transposed(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16))
         };
         [[a, b], [c, d]]
     }
 
-    /// Offset in chunks of the matrix at row `16 row16` and column `16 col16`.
+    /// Offset of the 16 x 16 matrix at row `16 row16` and column `16 col16`, in chunks of 16 bytes.
     #[inline(always)]
     fn chunk16(row16: usize, col16: usize) -> u32 {
         16 * row16 as u32 * Self::PITCH + 2 * col16 as u32
@@ -81,12 +83,13 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The columns lie inside the tile. A barrier separates this write from accesses of other threads.
     #[inline(always)]
     pub unsafe fn put(&self, row: u32, pair: u32, word: u32) {
-        // SAFETY: the caller guarantees that the columns lie inside the tile, without a race.
+        // SAFETY: the caller guarantees that the columns lie inside the tile, and that no other thread
+        // accesses them.
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
-    /// Starts the asynchronous copy of one chunk of a row. If `wanted` is false, it writes zeros and does not
-    /// read `from`.
+    /// Starts the asynchronous copy of one 16-byte chunk of a row. If `wanted` is false, it writes zeros and
+    /// does not read `from`.
     ///
     /// # Safety
     /// If `wanted`, `from` is readable. The chunk lies inside the tile, and no thread accesses the chunk
@@ -97,20 +100,22 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
-    /// Reads one chunk of a row.
+    /// Reads one 16-byte chunk of a row.
     ///
     /// # Safety
-    /// As for [`Tile::left`].
+    /// The safety conditions of [`Tile::left`] apply, for this chunk.
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
-        // SAFETY: the caller guarantees that the chunk lies inside the tile and that a barrier follows the
-        // writes.
+        // SAFETY: the caller guarantees that the chunk lies inside the tile, and that a barrier separates the
+        // writes from this read.
         unsafe { self.chunks.get(self.first + row * Self::PITCH + chunk) }
     }
 }
 
-/// Offsets in chunks of the matrix row whose address this lane passes to `ldmatrix`, relative to the matrix
-/// start. `along` is for [`Tile::left`] and [`Tile::rows`], `across` for [`Tile::columns`].
+/// Each lane passes the address of one matrix row to `ldmatrix`. These fields are the offset of this row from
+/// the start of the matrix, in 16-byte chunks.
+///
+/// [`Tile::left`] and [`Tile::rows`] use `along`, and [`Tile::columns`] uses `across`.
 #[derive(Clone, Copy)]
 pub(crate) struct FragmentLanes<const DIM16: usize> {
     along: u32,
@@ -127,8 +132,8 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
     }
 }
 
-/// Copies rows of a head into tiles with all threads of a block. A thread copies the same chunk of a row in
-/// every pass.
+/// Copies rows of a head from global memory to a tile, with all threads of a block. In every pass over the
+/// rows, a thread copies the chunk with the same index in its row.
 pub(crate) struct Copier<T, const DIM16: usize> {
     /// This thread's chunk in the first row of the head.
     from: *const T,
@@ -144,7 +149,7 @@ pub(crate) struct Copier<T, const DIM16: usize> {
     cols: u32,
     /// Rows per pass.
     pass: u32,
-    /// True if every thread has a chunk, and all chunks have eight columns.
+    /// True if every thread copies a chunk, and all chunks have eight columns of the head.
     whole: bool,
 }
 
@@ -152,7 +157,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     /// Threads per row.
     const TEAM: u32 = (2 * DIM16 as u32).next_power_of_two();
 
-    /// Creates the copier of one thread for a head with `rows` rows and `dim` columns.
+    /// Creates this thread's copier for a head with `rows` rows and `dim` columns.
     #[inline(always)]
     pub fn of(head: *const T, stride: i64, [rows, dim]: [u32; 2], threads: u32) -> Self {
         let thread = thread::index()[0];
@@ -163,9 +168,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Starts to copy `count` rows from row `first` on. Rows and columns that do not exist become zero. If
-    /// `vector`, rows are aligned to 16 bytes and their length is a multiple of 16 bytes. Otherwise the
-    /// threads read single elements.
+    /// Starts to copy `count` rows of the head, from row `first` on. Rows and columns outside the head become
+    /// zero in the tile. `vector` says that rows are aligned to 16 bytes and their length is a multiple of 16
+    /// bytes. If it is false, the threads read single elements.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until
@@ -178,20 +183,21 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: the condition above keeps the rows in the head, and the caller passes an unused
-                // tile of `count` rows.
+                // SAFETY: the condition above keeps the rows in the head. The caller passes an unused tile of
+                // `count` rows.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
             }
             return;
         }
-        // `opaque` prevents unrolling. This loop runs only for partial tiles or unaligned rows.
+        // The optimization barrier `opaque` prevents unrolling, because this loop runs only for partial tiles
+        // or unaligned rows.
         let [passes, _] = thread::opaque([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
-                // SAFETY: a row outside the head has `cols == 0` and is not read; the caller passes an unused
+                // SAFETY: a row outside the head has `cols == 0` and is not read. The caller passes an unused
                 // tile.
                 unsafe {
                     if vector {
@@ -207,7 +213,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         }
     }
 
-    /// Reads `cols` elements and fills the rest of the chunk with zeros.
+    /// Reads `cols` elements from `from`, and fills the remaining elements of the 16-byte chunk with zeros.
     ///
     /// # Safety
     /// The `cols` elements at `from` are readable.

@@ -1,11 +1,12 @@
-//! Maps a block index to its tile: batch or packed sequence, head, and first row.
+//! Maps a block index to the tile that the block computes: batch or packed sequence, head, and first row.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of one head of one sequence. Its rows are queries, or keys in the backward pass for keys.
+/// A tile of one head of one sequence. Its rows are queries. In the backward pass for keys, its rows are
+/// keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
     /// The batch; 0 for packed sequences.
@@ -18,14 +19,15 @@ pub(crate) struct TileCoords {
     pub queries: u32,
     /// Number of keys in the sequence.
     pub keys: u32,
-    /// First query of the sequence in the packed tensor; 0 without packed sequences.
+    /// First query of the sequence in the packed tensor, or 0 if the tensors are not packed.
     query_start: u32,
-    /// First key of the sequence in the packed tensor; 0 without packed sequences.
+    /// First key of the sequence in the packed tensor, or 0 if the tensors are not packed.
     key_start: u32,
 }
 
 impl TileCoords {
-    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in a sequence.
+    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in any sequence. Only
+    /// launches with packed sequences have blocks without a tile.
     ///
     /// # Safety
     /// The host checked `p` for this launch.
@@ -35,11 +37,12 @@ impl TileCoords {
         unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in a sequence. The rows
-    /// are keys if `keys`, otherwise queries. For keys, `head` is the first query head of its group (GQA).
+    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in any sequence. Only
+    /// launches with packed sequences have blocks without a tile. The rows are keys if `keys`, otherwise
+    /// queries. For keys, `head` is the first query head of its group (GQA).
     ///
     /// # Safety
-    /// As for [`TileCoords::of_block`].
+    /// The safety conditions of [`TileCoords::of_block`] apply.
     #[inline(always)]
     pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
@@ -48,27 +51,27 @@ impl TileCoords {
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
-        // SAFETY: the host checked that the start offsets have one element per sequence, and one more.
+        // SAFETY: the host checked that there is one more start offset than sequences.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Finds the sequence and the first row of tile `tile`. The tiles of all packed sequences are numbered
-    /// together.
+    /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. Tile
+    /// numbers count the tiles of all packed sequences.
     ///
-    /// The tiles of sequence `s`, which starts at row `start`, have numbers from `start / rows + s` on. Each
-    /// range has room for all tiles of its sequence. Its start does not depend on the lengths of other
-    /// sequences.
+    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from
+    /// `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs no
+    /// lengths of other sequences, so that a block finds its sequence by binary search.
     ///
     /// # Safety
-    /// As for [`TileCoords::of_block`]. In addition, the launch has packed sequences.
+    /// The safety conditions of [`TileCoords::of_block`] apply. In addition, the launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: `at` is at most `p.batches`, and the host checked that there is one more offset than
+        // SAFETY: `at` is at most `p.batches`, and the host checked that there is one more start offset than
         // sequences.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
-        // Clamp the offsets, so that invalid values do not lead outside the tensors.
+        // Clamp the start offsets of the sequences, so that invalid offsets do not lead outside the tensors.
         let span = |starts: *const i32, at: u32, there: u32| {
             let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
             (first, end.saturating_sub(first))
@@ -99,25 +102,28 @@ impl TileCoords {
         })
     }
 
-    /// Returns the coordinates of a whole batch for one head. The launch has no packed sequences.
+    /// Returns the coordinates of all queries and keys of one batch, for query head `head`. The launch has no
+    /// packed sequences.
     #[inline(always)]
     pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
     }
 
-    /// Returns the coordinates for query head `head + member` of the group that shares a key head.
+    /// Returns a copy of these coordinates for query head `head + member`. In GQA, `head` is the first query
+    /// head of a group, and `member` is an index in the group.
     #[inline(always)]
     pub fn with_member(&self, member: u32) -> Self {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Pointer to the first query of the sequence, in `q` or in a tensor of the same shape.
+    /// Pointer to the first query of the sequence, in `q` or in another tensor with the shape of `q`.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)
     }
 
-    /// Pointer to the first key of the sequence, in `k`, `v` or their gradients.
+    /// Pointer to the first key of the sequence, in `k`, `v` or their gradients. `group` is the number of
+    /// query heads per key head.
     #[inline(always)]
     pub fn key<T>(&self, heads: &Heads, group: u32) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.key_start }, divide(self.head, group).0)
@@ -131,8 +137,8 @@ impl TileCoords {
     }
 }
 
-/// Returns batch, query head and tile number of the block. If `keys`, the tiles are key tiles, and the head
-/// is the first one of its group.
+/// Returns batch, query head and tile number of the block. If `keys`, the tile is a tile of keys, and the
+/// query head is the first one of its group (GQA).
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -1,8 +1,8 @@
-//! Tile sizes of a kernel, and the launch sizes that follow from them.
+//! Tile sizes of an attention kernel, and the block size and shared memory that follow from them.
 use super::single_buffer;
 
-/// The tile sizes of a kernel. Fields with the suffix `16` count in units of 16 rows or columns, the size of
-/// a matrix.
+/// The tile sizes of an attention kernel. Fields with the suffix `16` count in units of 16 rows or columns,
+/// because an MMA operand has 16 rows and 16 columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
     /// Warps per block.
@@ -11,17 +11,18 @@ pub struct Tiling {
     pub rows16: usize,
     /// Largest head dimension, in units of 16.
     pub dim16: usize,
-    /// Rows of an inner-loop tile, in units of 16. They are keys, or queries if the kernel computes gradients
-    /// of keys.
+    /// Rows of an inner-loop tile, in units of 16. The rows are keys. If the kernel computes gradients of
+    /// keys, they are queries.
     pub cols16: usize,
-    /// Buffers for tiles of keys, and for tiles of values.
-    /// With two, the block copies one tile while it computes on the other.
-    /// With one, it copies values during QKᵀ, and the next keys during PV.
+    /// Number of buffers for key tiles, and of buffers for value tiles.
+    ///
+    /// With two, the block copies one tile while it computes on the other tile. With one, it copies values
+    /// while it computes QKᵀ, and the next keys while it computes PV.
     pub buffers: u32,
 }
 
 impl Tiling {
-    /// Rows per block. They are queries, or keys if the kernel computes gradients of keys.
+    /// Rows per block. The rows are queries. If the kernel computes gradients of keys, they are keys.
     pub const fn rows(&self) -> u32 {
         self.warps * 16 * self.rows16 as u32
     }
@@ -29,8 +30,8 @@ impl Tiling {
     pub const fn threads(&self) -> u32 {
         self.warps * 32
     }
-    /// Bytes of shared memory per block: one query tile and the buffers of keys and values. Kernels with one
-    /// buffer also keep their block state there.
+    /// Bytes of shared memory per block, for one query tile and the buffers of keys and values. Kernels with
+    /// one buffer also have their block state there (tile coordinates and pointers).
     pub const fn shared_bytes(&self) -> u32 {
         let rows = self.rows() + 2 * self.buffers * 16 * self.cols16 as u32;
         rows * (2 * self.dim16 as u32 + 1) * 16

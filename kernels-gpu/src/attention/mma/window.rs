@@ -1,7 +1,9 @@
-//! Sliding windows: the keys that a query sees by its position, and the queries that see a key.
+//! Sliding windows of attention: the range of keys that a query attends to, and the range of queries that
+//! attend to a key.
 
-/// A range of columns for each row: row `i` has columns `i + offset - before` to `i + offset + after`,
-/// inclusive. Rows are queries and columns are keys, or the reverse after [`Window::transposed`].
+/// A sliding window: row `i` of the score matrix has the columns from `i + offset - before` to
+/// `i + offset + after`, inclusive. Rows are queries and columns are keys. After [`Window::transposed`], rows
+/// are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     offset: i32,
@@ -11,13 +13,13 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the window of a sequence. The last query is aligned with the last key.
+    /// Creates the sliding window of a sequence. The last query has the position of the last key.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
     }
 
-    /// Returns the window with keys as rows and `queries` queries as columns.
+    /// Returns this sliding window with keys as rows and `queries` queries as columns.
     #[inline(always)]
     pub fn transposed(&self, queries: u32) -> Self {
         Self { offset: -self.offset, before: self.after, after: self.before, cols: queries as i32 }
@@ -29,27 +31,28 @@ impl Window {
         (row as i32 + self.offset - self.before).max(0)
     }
 
-    /// One past the last column of the row. If the row has no columns, it can be less than [`Window::first`].
+    /// One past the last column of the row. If the row has no columns, the result can be less than
+    /// [`Window::first`].
     #[inline(always)]
     pub fn end(&self, row: u32) -> i32 {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Range of tiles of `size` columns that contain a column of rows `first` to `last`. The end is
-    /// exclusive.
+    /// Returns the range of tiles that contain a column of rows `first` to `last`: first tile, and one past
+    /// the last tile. A tile has `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;
         [self.first(first) as u32 / size, end.div_ceil(size)]
     }
 
-    /// Returns true if rows `first` to `last` have none of the `size` columns from `col` on.
+    /// Returns true if rows `first` to `last` have none of the columns from `col` to `col + size - 1`.
     #[inline(always)]
     pub fn hides(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.end(last) <= col as i32 || self.first(first) >= (col + size) as i32
     }
 
-    /// Returns true if each row from `first` to `last` has all `size` columns from `col` on.
+    /// Returns true if each row from `first` to `last` has all columns from `col` to `col + size - 1`.
     #[inline(always)]
     pub fn shows(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.first(last) <= col as i32 && self.end(first) >= (col + size) as i32
