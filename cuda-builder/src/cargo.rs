@@ -41,8 +41,11 @@ pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
     /// Name of the crate's package.
     pub(crate) package: &'a str,
-    /// Folder that contains one build folder per architecture. Each crate has its own.
+    /// Folder for the results, with one folder per architecture. Each crate has its own.
     pub(crate) target_dir: &'a Path,
+    /// Folder for intermediate files, with one folder per architecture. The device crates of a workspace share
+    /// it, so that `core` is compiled once.
+    pub(crate) build_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// Version of the compiler.
     pub(crate) rustc: &'a str,
@@ -88,10 +91,9 @@ impl Compilation<'_> {
     /// Compiles a unit, or the whole crate, for one architecture. If no input has changed, returns the
     /// recorded result of the last build.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
-        // Units share the build folder of their dependencies. Each unit has its own result folder, because
-        // cargo names the result after the crate for every unit.
-        let build_dir = self.target_dir.join(arch.name());
-        let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
+        // Each unit has its own result folder, because cargo names the result after the crate for every unit.
+        let arch_dir = self.target_dir.join(arch.name());
+        let target_dir = unit.map_or(arch_dir.clone(), |unit| arch_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
         let args: Vec<_> = cargo.get_args().filter(|&argument| argument != LOCKED).collect();
         let settings = files::settings(self.crate_dir);
@@ -99,14 +101,15 @@ impl Compilation<'_> {
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
         // Builds with other flags write the same files. The lock prevents another build until this one has
         // read and recorded its files.
-        let _lock = files::lock(&build_dir.join("lock"))?;
+        let _lock = files::lock(&arch_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
         }
         // A user's build folder may be shared between workspaces, and then its lock is shared too. Do not use
         // it.
-        cargo.env("CARGO_BUILD_BUILD_DIR", &build_dir).env("CARGO_ENCODED_RUSTFLAGS", flags);
+        cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         let start = SystemTime::now();
         let output = cargo.output().map_err(Error::io("run", "cargo"))?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -123,7 +126,7 @@ impl Compilation<'_> {
         // Sources that a build script generated do not exist when another build takes the PTX. The stamp
         // omits them.
         let written: Vec<_> =
-            sources.iter().filter(|path| !path.starts_with(self.target_dir)).cloned().collect();
+            sources.iter().filter(|path| !path.starts_with(self.build_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
         let compiled = Compiled {
             ptx: stamp::add(&label, &text, self.crate_dir, &written, start),
@@ -143,6 +146,8 @@ impl Compilation<'_> {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
         cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
+        // Features of host crates in the same workspace, such as `std`, must not reach the device crate.
+        cargo.args(["-Zfeature-unification", "--config", "resolver.feature-unification=\"selected\""]);
         cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
         // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
         let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };

@@ -15,9 +15,11 @@
 //! The device crate is an ordinary `no_std` library with `extern "ptx-kernel"` functions. The builder runs a
 //! nested cargo for `nvptx64-nvidia-cuda`. The nested cargo uses the toolchain of the device crate's
 //! `rust-toolchain.toml`, independent of the host's toolchain.
-//! - **Architectures** are compiled in parallel. Each has its own build folder,
-//!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. The nested cargo shares no lock
-//!   with the outer cargo. Debug and release builds of the host use the same PTX.
+//! - **Architectures** are compiled in parallel. Each has its own result folder,
+//!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. Debug and release builds of the
+//!   host use the same PTX. The nested cargo shares no lock with the outer cargo.
+//! - **`core`** is compiled once per architecture for all device crates of a workspace, in
+//!   `<target>/cuda-builder/build/<hash of the workspace's folder>/<arch>`.
 //! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels into several PTX files, so that an edit
 //!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
