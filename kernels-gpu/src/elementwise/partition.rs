@@ -116,8 +116,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
-    /// Returns the position of the thread's element `i`, or `None` past the end. It requires `VECTOR ==
-    /// false`, because the launch then counts single elements.
+    /// Returns the position of the thread's element `i`, or `None` past the end. This method requires
+    /// `VECTOR == false`, because the launch then counts single elements.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];

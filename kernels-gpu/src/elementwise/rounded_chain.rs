@@ -15,8 +15,8 @@ use super::constants::{BETA, KAPPA, QUICK};
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
-    // `quotient` needs a divisor whose reciprocal is a normal number. If `y` is at most -86, the divisor `1 +
-    // e^-y` is too large.
+    // `quotient` needs a divisor whose reciprocal is a normal number. For `y` of at most -86, the divisor
+    // `1 + e^-y` is too large.
     let mut plain = size_of::<T>() == 2;
     for i in 0..T::F32Vec::LEN as usize {
         plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);

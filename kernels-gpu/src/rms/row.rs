@@ -172,8 +172,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // If the row does not stay in registers, one instantiation tests the type of the weight at run time,
-        // because these branches do not limit the speed.
+        // If the row does not stay in registers, the kernel tests the type of the weight at run time. These
+        // branches do not limit its speed.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }

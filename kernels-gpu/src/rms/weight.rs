@@ -1,5 +1,5 @@
-//! The weight of an RMSNorm. It is absent, has the element type of the rows, or is f32. The result is `x *
-//! (offset + weight)`, and the normalized `x` can be rounded before the multiplication.
+//! The weight of a norm. It is absent, has the element type of the rows, or is f32. The result is
+//! `x * (offset + weight)`, and the normalized `x` can be rounded before the multiplication.
 //!
 //! The code of a norm is generic over `WeightScale`, so that each instantiation contains only the registers
 //! and branches for its own type of weight.
