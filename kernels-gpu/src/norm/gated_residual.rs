@@ -67,12 +67,12 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow
-    /// 16-byte accesses (`Rows::is_vector`). The gate has the dtype and the table that `F` assumes.
+    /// 16-byte accesses (`Rows::is_vector`). The dtype of the gate agrees with the loader `F`.
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose rows have these columns. The gate has the dtype and the
-        // table that `F` assumes.
+        // SAFETY: the caller passes operands whose rows have these columns. The dtype of the gate agrees with
+        // the loader `F`.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),

@@ -1,5 +1,5 @@
 //! Selects the instantiation of a kernel body for the form of its operands: their dtypes, and which of them
-//! have a table.
+//! are a sum `table + value`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
@@ -33,13 +33,13 @@ impl RoundEach for bool {
     }
 }
 
-/// A kernel body that is generic over the forms of its operands: their dtypes, and which of them have a
-/// table.
+/// A kernel body that is generic over the forms of its operands: their dtypes, and which of them are a sum
+/// `table + value`.
 pub(crate) trait Formed<T: Elem, A: Access> {
     /// Runs the body with the loader `F` for scale, shift and gate, and the loader `P` for weight and bias.
     ///
     /// # Safety
-    /// The operands have the dtypes and tables that `F` and `P` assume.
+    /// The dtypes of the operands agree with these loaders.
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 

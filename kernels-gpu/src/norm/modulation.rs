@@ -43,8 +43,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         // SAFETY: the caller passes a weight and a bias with these columns and with the dtypes that `P`
         // assumes.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts with the dtypes and tables that `F` assumes. Each
-        // output has a row for this thread.
+        // SAFETY: the caller passes scales and shifts whose dtypes agree with the loader `F`. Each output has
+        // a row for this thread.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -123,8 +123,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: the caller passes operands with the dtypes and tables that `F` and `P` assume. Each output
-        // has a row for this thread.
+        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`. Each output has
+        // a row for this thread.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

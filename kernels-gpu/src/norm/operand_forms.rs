@@ -162,8 +162,7 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
     /// Returns the thread's `columns` of row `at`.
     ///
     /// # Safety
-    /// The requirements of [`OperandRow::of`] apply to value and table. The modulation has the dtypes and the
-    /// table that `Self` assumes.
+    /// The requirements of [`OperandRow::of`] apply to value and table. Their dtypes agree with this loader.
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
     /// Marks the operand as present, so that the compiler removes the test for presence. By default, this
     /// method changes nothing.

@@ -16,11 +16,10 @@ impl RowAccess {
     pub const WHOLE_TILES: Self = Self(2);
 }
 
-/// The form of a norm's operands (weight, bias, scale, shift, gate): their dtypes, and which of them have a
-/// table.
+/// The form of a norm's operands (weight, bias, scale, shift, gate): their dtypes, and which of them are a
+/// sum `table + value` ([`Modulation`](super::operand::Modulation)).
 ///
-/// A kernel that is compiled for one form has no branches on dtype or table in its loop over vec4s. An
-/// operand with a table is a sum `table + value`: see [`Modulation`](super::operand::Modulation).
+/// A kernel that is compiled for one form has no branches on dtype or table in its loop over vec4s.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandForm(u32);

@@ -192,8 +192,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             first += 1;
         }
     }
-    /// Reduces a row that a block shares: first each warp its own tiles, then the block the results of its
-    /// warps.
+    /// Reduces a row that a block shares. Each warp reduces its tiles, then the block reduces the results of
+    /// its warps.
     #[inline(always)]
     pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
