@@ -113,7 +113,7 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
     /// Runs both passes over `row`.
     ///
     /// # Safety
-    /// As [`Modulate::of`].
+    /// The requirements of [`Modulate::of`] apply.
     #[inline(always)]
     pub unsafe fn run<T: Elem, F: ModulationSource<T>, P: Parameters, R: RoundEach, A: Access>(
         self,

@@ -21,7 +21,7 @@ use crate::rms::weight::Weight;
 /// - `dy`, `x`, `dx`, and `dsum` if present, have `p.rows` rows of `p.cols` elements for each group;
 /// - `weight` has one row of `p.cols` elements for each group, of the type in `weight.kind`;
 /// - each workspace of `sums` that is not null has one row of `p.cols` f32 for each block;
-/// - if `VECTOR` is true, all operands are `Rows::is_vector`;
+/// - if `VECTOR` is true, all operands allow 16-byte accesses (`Rows::is_vector`);
 /// - outputs do not overlap any other operand.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward<
@@ -82,7 +82,7 @@ pub(crate) unsafe fn norm_backward<
 /// `db` (gradient of the bias).
 ///
 /// # Safety
-/// As [`norm_backward`].
+/// The requirements of [`norm_backward`] apply.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const LAYER: bool>(
     block_rows: &BlockRows,
@@ -100,7 +100,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team has the same row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -117,12 +117,13 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         if VECTOR {
             let next = [(first + block_rows.step) as u32, thread::block_dim()[1], block_rows.end as u32];
-            // SAFETY: the caller passes checked operands, and `VECTOR` means that all are `Rows::is_vector`.
+            // SAFETY: the caller passes operands that the host checked, and all of them allow 16-byte
+            // accesses, because `VECTOR` is true.
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
         // Recompute the addresses. Otherwise they would occupy registers during the reductions.
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team has the same row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -184,7 +185,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team has the same row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);
@@ -231,7 +232,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
 /// [`multi_row`](multi_row::multi_row).
 ///
 /// # Safety
-/// As [`multi_row`](multi_row::multi_row).
+/// The requirements of [`multi_row`](multi_row::multi_row) apply.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     operands: Operands,

@@ -43,7 +43,7 @@ impl<T: Elem> RowPointers<T> {
     /// are those of row `end - 1`.
     ///
     /// # Safety
-    /// As [`multi_row`].
+    /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
         // Recompute the pointers for each row. Incremented pointers would occupy registers, one pointer per
@@ -92,7 +92,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     /// Returns the addresses of the rows from `first` on.
     ///
     /// # Safety
-    /// As [`multi_row`].
+    /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
         // SAFETY: the caller passes operands with the rows below `end`.
@@ -143,9 +143,9 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
 /// sums of `dw` and `db`. `DSUM` says whether a gradient `dsum` is added to `dx`.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward). In addition:
+/// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. In addition:
 ///
-/// - All operands are `Rows::is_vector` and have fewer than 2^31 rows.
+/// - All operands allow 16-byte accesses (`Rows::is_vector`) and have fewer than 2^31 rows.
 /// - All threads of a block share one row. Each thread has exactly `IN_REGISTERS` packs (16 bytes each) of
 ///   it, and none of them is past its end.
 #[inline(always)]
@@ -175,7 +175,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: the caller passes checked operands that are all `Rows::is_vector`.
+        // SAFETY: the caller passes operands that the host checked that are all `Rows::is_vector`.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
@@ -209,7 +209,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
 /// factor is 1.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward).
+/// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
 #[inline(always)]
 unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
     block_rows: &BlockRows,
@@ -239,7 +239,7 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 /// Writes the block's row of partial sums to the workspace at `base`, unless `base` is null.
 ///
 /// # Safety
-/// As [`SumsRow::of`].
+/// The requirements of [`SumsRow::of`] apply.
 #[inline(always)]
 unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     block_rows: &BlockRows,

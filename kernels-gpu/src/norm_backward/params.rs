@@ -19,7 +19,7 @@ pub struct NormBackwardParams {
     pub eps: f32,
     /// Value added to the weight.
     pub weight_offset: f32,
-    /// 1 if all operands are `Rows::is_vector` (16-byte accesses), else 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
     /// 1 if a row fits in the registers of its team, the threads that share the row. Otherwise 0.
     pub in_registers: u32,

@@ -62,7 +62,7 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     /// row.
     ///
     /// # Safety
-    /// As [`norm_backward`](super::gradients::norm_backward).
+    /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
     #[inline(always)]
     pub unsafe fn of(
         block_rows: &BlockRows,

@@ -64,7 +64,7 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply, for the access that `p.access` states.
+/// The requirements of [`ada_norm`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -73,8 +73,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -93,10 +93,10 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands of the form `F`.
+    // SAFETY: the caller passes operands that the host checked of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -110,10 +110,10 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands of the form `F`.
+    // SAFETY: the caller passes operands that the host checked of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -127,7 +127,7 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked with rows of whole tiles.
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 

@@ -55,8 +55,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
 
 /// # Safety
 /// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and the
-/// weight `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` and `sum` overlap no other
-/// operand.
+/// weight `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` and
+/// `sum` overlap no other operand.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -83,12 +83,13 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// The requirements of [`add_rms_norm`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`add_rms_norm`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
@@ -99,7 +100,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, 
 }
 
 /// # Safety
-/// The requirements of [`add_rms_norm`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`add_rms_norm`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -110,7 +111,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

@@ -46,7 +46,8 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
 ///
 /// # Safety
 /// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets and both results have one
-/// element per row. If `VECTOR`, `x` is `Rows::is_vector`. The results overlap no other operand.
+/// element per row. If `VECTOR`, `x` allows 16-byte accesses (`Rows::is_vector`). The results overlap no
+/// other operand.
 #[inline(always)]
 unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -115,11 +116,13 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// The requirements of [`cross_entropy`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only if `x` is `Rows::is_vector`. The caller passes checked operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` allows
+    // 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

@@ -70,7 +70,8 @@ impl RowGradient {
 ///
 /// # Safety
 /// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
-/// have one element per row. If `VECTOR`, `x` and `dx` are `Rows::is_vector`. `dx` overlaps no other operand.
+/// have one element per row. If `VECTOR`, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`). `dx`
+/// overlaps no other operand.
 #[inline(always)]
 unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -121,13 +122,13 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// The requirements of [`cross_entropy_backward`] apply. `p.vector` states whether the rows are
-/// `Rows::is_vector`.
+/// The requirements of [`cross_entropy_backward`] apply. If `p.vector` is 1, the rows allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only if `x` and `dx` are `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` and `dx`
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

@@ -70,9 +70,9 @@ impl<T: Elem> GateElements<T> {
 }
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the rows of the extent. The gate has as many, of the type
-/// that its kind states, and its table is one row. If `VECTOR`, all of them are `Rows::is_vector`. `sum`
-/// overlaps no other operand.
+/// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate has as many, of
+/// the type that its kind states, and its table is one row. If `VECTOR`, all of them allow 16-byte accesses
+/// (`Rows::is_vector`). `sum` overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,

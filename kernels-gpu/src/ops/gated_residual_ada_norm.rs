@@ -65,7 +65,7 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply, for the access that `p.access` states.
+/// The requirements of [`gated_residual_ada_norm`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -74,8 +74,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -93,10 +93,11 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of as many tiles as `A` keeps in registers.
+    // SAFETY: the caller passes operands that the host checked with rows of as many tiles as `A` keeps in
+    // registers.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
@@ -110,7 +111,7 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: the caller passes checked operands of the form `F`, with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked of the form `F`, with rows of whole tiles.
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
@@ -123,10 +124,10 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked with rows of whole tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

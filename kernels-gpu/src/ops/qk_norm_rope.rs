@@ -36,8 +36,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -46,8 +46,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
 }
 
@@ -56,8 +56,8 @@ unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rota
 #[inline(always)]
 unsafe fn paired<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
@@ -71,8 +71,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { register_rows::<T, IN_REGISTERS>(q, k, rotary, p) }
 }
 
@@ -86,8 +86,8 @@ unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 

@@ -111,8 +111,8 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> RowSource<T> for Gated
 
 /// # Safety
 /// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements, and the weight
-/// `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
-/// `GATE_FIRST` equals `gate.first != 0`.
+/// `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
+/// other operand. `GATE_FIRST` equals `gate.first != 0`.
 #[inline(always)]
 unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const GATE_FIRST: bool>(
     x: Rows,
@@ -163,13 +163,13 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// The requirements of [`rms_norm_gated`] apply. `p.vector` states whether all operands are
-/// `Rows::is_vector`.
+/// The requirements of [`rms_norm_gated`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
@@ -180,7 +180,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p
 }
 
 /// # Safety
-/// The requirements of [`rms_norm_gated`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`rms_norm_gated`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -190,7 +190,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

@@ -31,8 +31,8 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, 7>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -46,8 +46,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
 }
 
@@ -56,8 +56,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
 #[inline(always)]
 unsafe fn rotated<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { rotated_rows::<T>(q, k, rotary, p) }
 }
 
@@ -71,8 +71,8 @@ unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 

@@ -62,8 +62,8 @@ impl Finish {
 /// read in steps of `STEP` tiles, whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both are
-/// `Rows::is_vector`. `y` does not overlap `x`.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both allow 16-byte
+/// accesses (`Rows::is_vector`). `y` does not overlap `x`.
 #[inline(always)]
 unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -101,12 +101,13 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         let team = Team::of_block();
         if p.vector != 0 {
@@ -118,7 +119,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -126,12 +127,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -139,7 +140,7 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

@@ -61,7 +61,7 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
 ///
 /// # Safety
 /// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, all of them
-/// are `Rows::is_vector`. `dx` overlaps no other operand.
+/// allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     y: Rows,
@@ -103,13 +103,13 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 }
 
 /// # Safety
-/// The requirements of [`softmax_backward`] apply. `p.vector` states whether all operands are
-/// `Rows::is_vector`.
+/// The requirements of [`softmax_backward`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             softmax_backward::<T, 0, 4, true>(y, dy, dx, p)
@@ -120,7 +120,8 @@ unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// The requirements of [`softmax_backward`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax_backward`] apply, and all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     y: Rows,
@@ -129,7 +130,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

@@ -27,7 +27,7 @@ pub struct RmsParams {
     pub eps: f32,
     /// Offset of the weight, and rounding order.
     pub weight: Applied,
-    /// 1 if all operands, including the weight, are `Rows::is_vector`, else 0.
+    /// 1 if all operands, including the weight, allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
     /// L2 cache policy of the loads, such as `evict_last`. A kernel uses it only if each thread keeps at
     /// least four packs (16 bytes each) in registers.

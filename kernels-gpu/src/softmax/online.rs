@@ -121,7 +121,7 @@ pub struct SoftmaxParams {
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
-    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
     /// 1 for the logarithm of the softmax, otherwise 0.
     pub log: u32,

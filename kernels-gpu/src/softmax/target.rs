@@ -67,7 +67,7 @@ pub struct CrossEntropyParams {
     pub inner: u32,
     /// Columns per row: the number of classes.
     pub cols: u32,
-    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
     /// Label smoothing: the part of the target probability that is distributed equally over all classes, as
     /// in torch's `cross_entropy`.
