@@ -175,7 +175,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: the caller passes operands that the host checked that are all `Rows::is_vector`.
+        // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {

@@ -7,7 +7,8 @@ use cuda_std::prelude::*;
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
-/// The rows `x + residual`. The first load of a tile also writes it to `sum`.
+/// The rows `x + residual`. When the kernel loads a tile for the first time, it also writes the tile of the
+/// sum to `sum`.
 #[derive(Clone, Copy)]
 struct Add<T, const VECTOR: bool> {
     x: Row<T, VECTOR>,
@@ -38,14 +39,15 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Adds again. Two reads from L2 are faster than reading `sum` back, which would wait for its write.
+    /// Computes the sum again. To load `x` and `residual` from L2 is faster than to load `sum`, because that
+    /// load would wait for the store of `sum`.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end on an L2 line.
+        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);

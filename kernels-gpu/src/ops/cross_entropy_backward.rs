@@ -13,8 +13,8 @@ use cuda_std::prelude::*;
 use crate::softmax::online::{exp, logits};
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
-/// Saved `lse` of the forward pass and incoming gradient of the loss, one f32 per row each: a kernel
-/// argument.
+/// Kernel argument: `lse` from the forward pass, and the incoming gradient of the loss. Each has one f32 per
+/// row.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Gradients {
@@ -65,8 +65,8 @@ impl RowGradient {
     }
 }
 
-/// Computes the gradient of the team's row (team: the threads that share a row). The row is read in steps of
-/// `STEP` tiles, whose loads are in flight together.
+/// Computes the gradient of the row that the threads of a team share. The row is read in steps of `STEP`
+/// tiles (one 16-byte pack per thread each), whose loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
@@ -112,7 +112,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
             dx.store(first + i as u32, gradient, Store::Default);
         }
     }
-    // The thread that has the target's column overwrites its element, once per row.
+    // In the column of the target, the gradient has another formula. The thread that wrote this column
+    // overwrites it.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)

@@ -1,10 +1,12 @@
 //! Gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
+//! The suffixes of kernel names have these meanings:
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
-//! - `_rows2_block2` needs the same with two packs per thread. It works on two rows at a time.
+//! - `_rows2_block2` needs rows that allow 16-byte accesses and exactly fill two packs per thread. It
+//!   processes two rows at a time.
 //! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the other kernels write to
 //!   a workspace.
 use cuda_std::prelude::*;
@@ -57,7 +59,7 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked, with rows that fill `IN_REGISTERS` packs of
+    // SAFETY: the caller passes operands that the host checked. A row exactly fills `IN_REGISTERS` packs of
     // each thread.
     unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }

@@ -1,14 +1,15 @@
 //! LayerNorm or RMSNorm of queries and keys, followed by rotary position embedding (RoPE), in one launch. The
 //! norm is over each head or over all heads together. The launch reads and writes each tensor once.
 //!
-//! These kernels need an RMSNorm, and rotate all columns or none:
+//! The suffixes of kernel names have these meanings. The first kernels are only for RMSNorm, and rotate all
+//! columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
-//! - `_qk_warp1`: the same for heads of 128 columns with different angles in each head.
+//! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
 //! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
-//!   head, or all heads normalized together. Pairs of columns are interleaved.
+//!   head, or all heads normalized together. They rotate interleaved pairs of columns.
 //!
-//! These kernels take the other cases:
+//! The other kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
 //!
 //! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4
 //!   accesses.

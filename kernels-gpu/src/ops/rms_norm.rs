@@ -6,7 +6,7 @@
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
 //! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, as loaded, so it reads the
 //!   row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
-//! - `rms_norm_cluster8_<dtype>` does the same with a cluster of blocks per row.
+//! - `rms_norm_cluster8_<dtype>` keeps a row in the registers of a cluster of eight blocks.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};

@@ -1,6 +1,7 @@
 //! Gradients of [`rms_norm`](super::rms_norm): of its input and its weight.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
+//! The suffixes of kernel names have these meanings:
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
 //! - `_sums_any` adds up the partial sums for the weight, which the blocks of the other kernels write to a

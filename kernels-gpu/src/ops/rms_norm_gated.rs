@@ -37,8 +37,8 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     round: bool,
 }
 
-/// A pack of `x` and a pack of the gate. In 16-bit types, both together take as many registers as the f32
-/// lanes of their product.
+/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, their f32 product takes as many
+/// registers as both packs together.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
@@ -151,7 +151,7 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
     y: Rows,
     p: RmsParams,
 ) {
-    // SAFETY: the caller passes operands that the host checked, and each branch passes the order that
+    // SAFETY: the caller passes operands that the host checked, and each branch sets `GATE_FIRST` as
     // `gate.first` states.
     unsafe {
         if gate.first != 0 {

@@ -24,8 +24,8 @@ struct RowPacks<T> {
 }
 
 impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
-    /// Loads the thread's packs of `N` tiles from `first` on. Columns past the end are 0 and add nothing to
-    /// the sum.
+    /// Loads the thread's packs (16 bytes each) of `N` tiles from `first` on. Columns past the end are 0 and
+    /// add nothing to the sum.
     #[inline(always)]
     fn load<const N: usize>(&self, first: u32) -> [RowPacks<T>; N] {
         let mut pairs = [RowPacks { y: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -44,7 +44,8 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         if self.log { dy.sum() } else { y.lanes().zip(dy, |y, dy| y * dy).sum() }
     }
 
-    /// Returns the gradient for a pair of packs, given the sum of the row.
+    /// Returns the gradient for a pack of `y` and the pack of `dy` with the same columns. `sum` is the sum
+    /// over the row.
     #[inline(always)]
     fn gradient(&self, RowPacks { y, dy }: RowPacks<T>, sum: f32) -> Pack<T> {
         let (y, dy) = (y.opaque_lanes().lanes(), dy.opaque_lanes().lanes());
@@ -56,8 +57,9 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
     }
 }
 
-/// Computes the team's row. If `IN_REGISTERS` is not 0, the row stays in that many tiles. Otherwise it is
-/// read in steps of `STEP` tiles, whose loads are in flight together.
+/// Computes the row that the threads of a team share. If `IN_REGISTERS` is not 0, each thread keeps its part
+/// of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the row in steps of `STEP`
+/// packs per thread.
 ///
 /// # Safety
 /// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, all of them
