@@ -1,4 +1,4 @@
-//! Activation functions: values, or values and derivatives, of the f32 lanes of a pack (a 16-byte vector).
+//! Activation functions: values, or values and derivatives, for the elements of a pack (a 16-byte vector).
 //!
 //! A kernel receives the function as an argument, so that one kernel serves all functions. All threads take
 //! the same branch, once per pack.
@@ -175,8 +175,8 @@ fn gelu_tanh(x: f32) -> f32 {
     (0.5 * x) * (1.0 + tanh(inner))
 }
 
-/// Rounds the lanes to `T` and converts them back to f32. A torch operator rounds in the same way when it
-/// writes its output as `T`.
+/// Rounds the elements of `lanes` to `T` and converts them back to f32. A torch operator rounds in the same
+/// way when it writes its output as `T`.
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))

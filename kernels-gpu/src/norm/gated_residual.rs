@@ -71,8 +71,8 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose rows have these columns. The dtype of the gate agrees with
-        // the loader `F`.
+        // SAFETY: the caller passes operands whose rows have the columns of this thread. The dtype of the
+        // gate agrees with the loader `F`.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),

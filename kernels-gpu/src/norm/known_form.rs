@@ -43,14 +43,14 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Runs the instantiation of `part` for `p.form`, the dtypes and tables of the operands. If `A` allows rows
-/// of any length, one instantiation serves all forms.
+/// Runs the instantiation of `part` for `p.form`: the dtypes of the operands, and which of them are a sum
+/// `table + value`. If `A` allows rows of any length, one instantiation serves all forms.
 ///
 /// If a kernel has two outputs and `A` requires whole tiles of 128 columns, the form must be
 /// [`OperandForm::SAME`].
 ///
 /// # Safety
-/// `p.form` states the dtypes and tables of the operands.
+/// `p.form` is the form of the operands.
 #[inline(always)]
 pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     part: impl Formed<T, A>,

@@ -40,8 +40,7 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: the caller passes a weight and a bias with these columns and with the dtypes that `P`
-        // assumes.
+        // SAFETY: the caller passes a weight and a bias whose dtypes agree with the loader `P`.
         let affine = unsafe { P::of(affine, columns) };
         // SAFETY: the caller passes scales and shifts whose dtypes agree with the loader `F`. Each output has
         // a row for this thread.

@@ -28,12 +28,14 @@ impl OperandForm {
     /// All operands that are present have the dtype of the rows, and none has a table. A norm with scale and
     /// shift has no weight and no bias.
     pub const SAME: Self = Self(0);
-    /// As `SAME`, but the operands are f32 and the rows have a 16-bit dtype.
+    /// All operands that are present are f32, and none has a table. The rows have a 16-bit dtype. A norm with
+    /// scale and shift has no weight and no bias.
     pub const F32: Self = Self(1);
     /// Any other combination of dtypes and tables, which the kernel tests for each vec4 (four columns). The
     /// launch does not use [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
-    /// As `SAME`, and each operand has a table of the rows' dtype.
+    /// All operands that are present have the dtype of the rows, and each is a sum `table + value`. There is
+    /// no weight and no bias.
     pub const TABLED: Self = Self(3);
     /// As `SAME`, but weight and bias are present.
     pub const AFFINE: Self = Self(4);

@@ -120,7 +120,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 /// Only the first team gets the sum, but every thread of the block must call this function.
 ///
 /// Shuffles add teams that are in the same warp. All other additions use `memory`, which must then have one
-/// f32 for each thread and lane.
+/// f32 for each thread and element of `lanes`.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -137,7 +137,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     // Wait until all threads have read the previous contents of `memory`.
     block::sync();
     for i in 0..L::LEN {
-        // SAFETY: each thread writes only its own slot of each lane, between two barriers.
+        // SAFETY: each thread writes only its own slots, between two barriers.
         unsafe { memory.set(i * threads + thread, sum.get(i as usize)) };
     }
     block::sync();

@@ -100,7 +100,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes operands that the host checked. No other team processes this row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -123,7 +124,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
         // Recompute the addresses. Otherwise they would occupy registers during the reductions.
-        // SAFETY: the caller passes operands that the host checked. No other team processes this row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -185,7 +187,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes operands that the host checked. No other team processes this row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);

@@ -120,7 +120,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 
 /// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`.
 ///
-/// Even and odd lanes have separate accumulators, which halves the chains of dependent additions.
+/// Even and odd elements have separate accumulators, which halves the chains of dependent additions.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,

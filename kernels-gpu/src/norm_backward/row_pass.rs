@@ -195,8 +195,8 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over a thread's lanes. Even and odd lanes have separate accumulators, which halves the chains of
-/// dependent additions and needs few registers.
+/// Two sums over the elements of a thread. Even and odd elements have separate accumulators, which halves the
+/// chains of dependent additions and needs few registers.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 
@@ -204,7 +204,7 @@ impl LaneSums {
     /// The sums before the first lane.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// Adds the lanes of `a` and `b`. `add` adds one lane of each to a pair of accumulators.
+    /// Adds the elements of `a` and `b`. `add` adds one element of each to a pair of accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;

@@ -28,7 +28,7 @@ pub struct Losses {
 /// sum.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
-/// Returns the sum of the lanes times `SCALE`. The lanes are added as a balanced tree.
+/// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
 #[inline(always)]
 fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     let half = L::LEN as usize / 2;

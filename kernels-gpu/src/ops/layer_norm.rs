@@ -5,6 +5,7 @@
 //! bits as `torch.nn.LayerNorm`.
 //!
 //! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_warp<n>` keeps a row of `n` tiles of 128 columns in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
@@ -49,9 +50,9 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     }
 }
 
-/// Whether a warp keeps five tiles of a 16-bit row in registers. A thread then has only 48 registers, so f32
-/// weights and biases are loaded one vec4 (four columns) at a time. A norm without weight and bias has no
-/// separate instantiation.
+/// Whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has only 48
+/// registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without weight
+/// and bias has no separate instantiation.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }

@@ -2,6 +2,7 @@
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
 //! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.

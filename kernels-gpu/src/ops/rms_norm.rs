@@ -1,7 +1,7 @@
 //! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight.
 //!
 //! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Sums are
-//! f32, with one accumulator per lane of a pack.
+//! f32, with one accumulator per element of a pack.
 //!
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
 //! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, as loaded, so it reads the
@@ -25,7 +25,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y`.
+    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
+    // `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =

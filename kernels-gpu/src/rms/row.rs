@@ -57,7 +57,7 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///
     /// # Safety
-    /// The requirements of [`Row::demote`] apply: rows start and end on an L2 line.
+    /// The requirements of [`Row::demote`] apply: rows start and end at the boundary of an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
     /// Returns the values to store for a tile. `lanes` contains its normalized and scaled values.

@@ -3,8 +3,8 @@
 //! Terms: a team is the threads that share a row, and a pack is one 16-byte vector.
 //!
 //! Each step first finds the maximum of several packs. An element then costs one `ex2`, and the sum is
-//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. `fma(x,
-//! log2(e), -max * log2(e))` would save an instruction, but it overflows in rows of `finfo.min`, which
+//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. An fma
+//! `x * log2(e) - max * log2(e)` would save an instruction, but it overflows in rows of `finfo.min`, which
 //! attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
@@ -14,7 +14,8 @@ use cuda_std::prelude::*;
 /// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
-    /// The largest logit. It is the lowest finite number if the set is empty or has only -inf, because `-inf
+    /// The largest logit. If the set is empty or has only -inf, it is the lowest finite number instead,
+    /// because the difference of two -inf is NaN.
     /// - -inf` is NaN.
     pub max: f32,
     /// The sum of `exp(x - max)`. It is 0 if the set is empty or has only -inf, and NaN if a logit is NaN or
@@ -92,8 +93,8 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
 /// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but has no correct
 /// digit for `x` near 1. This function takes more time, so kernels call it only once per row.
 ///
-/// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m) = 2
-/// * atanh((m - 1) / (m + 1))` as a series, and adds `k * ln(2)`.
+/// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m)` as
+/// a series for `2 * atanh((m - 1) / (m + 1))`, and adds `k * ln(2)`.
 #[inline(always)]
 pub(crate) fn ln(x: f32) -> f32 {
     const SQRT_HALF: u32 = 0x3f35_04f3;
