@@ -16,7 +16,6 @@ use cuda_std::prelude::*;
 pub(crate) struct ExpSum {
     /// The largest logit. If the set is empty or has only -inf, it is the lowest finite number instead,
     /// because the difference of two -inf is NaN.
-    /// - -inf` is NaN.
     pub max: f32,
     /// The sum of `exp(x - max)`. It is 0 if the set is empty or has only -inf, and NaN if a logit is NaN or
     /// +inf.
