@@ -1,8 +1,9 @@
-//! Tests of the table of kernels: which of them overlap with other launches.
+//! Checks which kernels may overlap with the previous and with the next launch (programmatic dependent
+//! launch).
 use cuda_std::cpu::Overlap;
 
-/// All other kernels overlap with the previous and with the next launch: see "Overlapping launches" in
-/// `docs/internals/launch-configuration.md`.
+/// The kernels below do not let the next launch start before they end. All other kernels overlap with the
+/// previous and with the next launch: see "Overlapping launches" in `docs/internals/launch-configuration.md`.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] =

@@ -1,11 +1,12 @@
-//! Activation functions: values, or values and derivatives, of the f32 lanes of a pack (a 16-byte vector).
+//! Activation functions: values, or values and derivatives, for the elements of a pack (a 16-byte vector).
 //!
-//! The function is a kernel argument, so one kernel serves all functions. All threads take the same branch,
-//! once per pack.
+//! A kernel receives the function as an argument, so that one kernel serves all functions. All threads take
+//! the same branch, once per pack.
 //!
-//! Rounding follows torch. A function that is a single torch kernel is computed in f32, as in that kernel,
-//! with [`libdevice`](cuda_std::libdevice)'s functions. A function that models write as a chain of torch
-//! operators is rounded to the element type after each operator.
+//! Rounding follows torch. A function that torch computes in one kernel, such as GELU, is computed in f32
+//! with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounded once. A function that models
+//! write as a chain of torch operators, such as `x * sigmoid(1.702 * x)`, is rounded to the element type
+//! after each operator.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -43,16 +44,18 @@ impl Function {
     /// The formula of [`Function::GELU_TANH`], rounded after each operator: transformers'
     /// `NewGELUActivation`.
     pub const GELU_NEW: u32 = 3;
-    /// The same formula in another order, rounded after each operator: transformers' `FastGELUActivation`.
+    /// `x / 2 * (1 + tanh(0.7978845608 * x * (1 + 0.044715 * x * x)))`, rounded after each operator:
+    /// transformers' `FastGELUActivation`.
     pub const GELU_FAST: u32 = 4;
     /// `x * sigmoid(1.702 * x)`, rounded after each operator: transformers' `QuickGELUActivation`, diffusers'
     /// `ApproximateGELU`.
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. [`Function::once`] uses it for SiLU
-    /// and for all GELUs without `erf`, because `(1 + tanh(u)) / 2` is `sigmoid(2 * u)`. There is no
-    /// intermediate rounding and no IEEE division.
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. For functions that round once,
+    /// [`Function::once`] replaces SiLU and all GELUs without `erf` by this formula, because
+    /// `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. The sigmoid uses an approximate reciprocal instead of an IEEE
+    /// division.
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
@@ -72,14 +75,14 @@ impl Function {
             _ => Self::of(kind),
         }
     }
-    /// Returns the same function with a single rounding, at the end. `mode="fast"` and all gradients use this
-    /// form.
+    /// Returns the version of this function that rounds only the final result. `oxiwarp.patch` with
+    /// `mode="fast"` and all gradients use this version.
     pub const fn once(self) -> Self {
         let kind = if self.linear != 0.0 { Self::SIGMOID } else { self.kind };
         Self { kind, ..self }
     }
 
-    /// Computes the function with torch's roundings, for inputs and outputs of type `T`.
+    /// Computes the function for a pack of type `T`, with the same intermediate roundings as torch.
     #[inline(always)]
     pub(crate) fn exact<T: Elem>(self, x: RoundedVec<T>) -> RoundedVec<T> {
         match self.kind {
@@ -97,7 +100,7 @@ impl Function {
         }
     }
 
-    /// Computes a function from [`once`](Self::once) in f32. The caller rounds the result.
+    /// Computes a function that [`once`](Self::once) returned, in f32. The caller rounds the result.
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
@@ -113,15 +116,15 @@ impl Function {
         if x <= self.threshold { 0.0 } else { x }
     }
 
-    /// Computes the values and derivatives of a function from [`once`](Self::once), in f32.
+    /// Computes the values and the derivatives of a function that [`once`](Self::once) returned, in f32.
     #[inline(always)]
     pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         match self.kind {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // `sigmoid * exp` is `1 - sigmoid` without cancellation. If `exp` is infinite, the product is
-                // NaN and `min` returns 1.
+                // `sigmoid * exp` equals `1 - sigmoid`, but has no cancellation. If `exp` is infinite, the
+                // product is NaN, and `min` replaces the NaN by 1.
                 let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep =
@@ -153,8 +156,8 @@ impl Function {
     }
 }
 
-/// Returns `x^2`, limited to 1e30. If the cubic coefficient is 0, its product with an infinite square would
-/// be NaN.
+/// Returns `x^2`, limited to 1e30. Without the limit, `x^2` could be infinite, and its product with a cubic
+/// coefficient of 0 would be NaN.
 #[inline(always)]
 fn square(x: f32) -> f32 {
     (x * x).min(1e30)
@@ -167,19 +170,20 @@ fn gelu(x: f32, erf: Erf) -> f32 {
 
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
-    // nvcc contracts this sum to an fma, and no other operation of the formula.
+    // In torch's kernel, nvcc contracts only this sum to an fma.
     let inner = BETA * fma(x * x * x, KAPPA, x);
     (0.5 * x) * (1.0 + tanh(inner))
 }
 
-/// Rounds the lanes to `T` and converts them back to f32, as an operator does whose output is a tensor of
-/// `T`.
+/// Rounds the elements of `lanes` to `T` and converts them back to f32. A torch operator rounds in the same
+/// way when it writes its output as `T`.
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))
 }
 
-/// Parameters of the activation kernels, with or without a gate, and of their gradients: a kernel argument.
+/// Kernel argument: the parameters of the activation kernels, the gated activation kernels and their backward
+/// kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ActivationParams {
@@ -189,7 +193,8 @@ pub struct ActivationParams {
     pub exact: u32,
 }
 
-/// Inputs of a gated activation: a kernel argument. A bias is one row, or null if there is none.
+/// Kernel argument: inputs of the gated activation `(x + bias_x) * f(gate + bias_gate)`. Each bias is one
+/// row, or null if it is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedOperands {

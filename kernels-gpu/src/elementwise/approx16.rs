@@ -1,10 +1,12 @@
-//! Activation functions for 16-bit types, in half the instructions of CUDA's library functions. A result with
-//! 8 or 11 significant bits does not need a computation that is accurate to 24 bits.
+//! Activation functions for 16-bit types. They take half as many instructions as CUDA's library functions,
+//! because bf16 results have only 8 significant bits (f16: 11) instead of f32's 24.
 //!
 //! The bf16 functions return the same bits as CUDA's library for all 65,536 inputs. The test
 //! `every_value_has_the_bits_of_the_library` checks this on the CPU, and
-//! `tests/python/ops/test_activation.py` on a GPU. f16 has three more significant bits. Only [`tanh`] serves
-//! f16 too, because its callers add 1 before they round.
+//! `tests/python/ops/test_activation.py` on a GPU.
+//!
+//! An exact f16 result needs three more significant bits. Of these functions, only [`tanh`] is accurate
+//! enough for f16, because its callers add 1 before they round.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
@@ -17,12 +19,11 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
     T::NEG_INFINITY.to_bits() == 0xff80
 }
 
-/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` for a bf16 `x`.
-///
-/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near 0, this `erf` is inaccurate, but
-/// the formula adds 1 to it. Below `x = 1.4`, the coefficients approximate `erf`. From 1.4 on, they
-/// approximate CUDA's `erff` ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there its errors
-/// affect the rounded result. An error of 2 ulp in `2^...` does not change any result.
+/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, this value is
+/// inaccurate, but the formula adds 1 to it. For `|x|` below 1.4, `p` is fitted to the exact `erf`. From 1.4
+/// on, `p` is fitted to CUDA's `erff` ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there
+/// the errors of `erff` change the rounded result. An error of 2 ulp in `2^...`, the bound of `ex2.approx`,
+/// changes no result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -93,7 +94,8 @@ mod tests {
     use crate::elementwise::constants::QUICK;
     use crate::elementwise::rounded_chain::RoundedVec;
 
-    /// Asserts that `function` and `of_library` return the same bits for every value of `T`.
+    /// Asserts that `function` and the library function `of_library` return the same bits for every value of
+    /// `T`.
     #[track_caller]
     fn same<T: Elem>(function: u32, of_library: fn(f32) -> f32) {
         for bits in 0..=u32::from(u16::MAX) {

@@ -1,8 +1,8 @@
-//! Partition of element-wise operands among threads. Each thread has one pack (16 bytes) of each operand, in
-//! the order of the elements, whatever the length of the rows.
+//! Partition of element-wise operands among threads. Each thread processes one pack (16 bytes) of each
+//! operand. Packs are numbered across row boundaries, so a block may process parts of several rows.
 //!
 //! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy.
-//! Two or four packs per thread, or blocks that each have whole rows, take up to 5 % more time
+//! Two or four packs per thread, or blocks that process whole rows, take up to 5 % more time
 //! (`benches/results/decisions/elementwise_forms.txt`).
 use core::marker::PhantomData;
 
@@ -14,17 +14,19 @@ use super::rounded_chain::RoundedVec;
 /// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// Coherent load (`ld.global`). ptxas never moves it before the wait for earlier launches, so these kernels
-/// need no barrier after the wait (`Overlap::Plain`).
+/// Cache hint of all loads: coherent (`ld.global`). ptxas never moves a coherent load before
+/// `griddepcontrol.wait`, which waits for earlier launches. These kernels therefore need no barrier after the
+/// wait (`Overlap::Plain`).
 const LOAD: Load = Load::Default;
 
-/// Returns the minimum number of blocks per SM for `launch_bounds`. It is `wanted`, except on Turing, where
-/// an SM has 1024 threads.
+/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, these blocks fill the 1024
+/// threads of an SM. On newer GPUs, the minimum is `wanted`.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor that the host chooses, for dividends below 2^31. Division takes a multiplication and a shift.
+/// A divisor that the host sets, for dividends below 2^31. The quotient takes one multiplication and one
+/// shift instead of an integer division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -50,8 +52,8 @@ impl Divisor {
     }
 }
 
-/// The parts of the operands that a launch covers: a kernel argument. A part is a pack, or one element if the
-/// operands do not allow 16-byte accesses.
+/// Kernel argument: the range of elements that one launch covers, counted in parts. A part is a pack (16
+/// bytes), or one element if the operands do not allow 16-byte accesses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
@@ -85,8 +87,8 @@ impl ElementLocation {
     }
 }
 
-/// The elements that a thread has of each operand. If `VECTOR`, they are one pack. Otherwise they are
-/// `Pack::LEN` single elements, whose indices differ by the number of threads per block.
+/// The elements that one thread processes in each operand. If `VECTOR` is true, they are one pack (16 bytes).
+/// Otherwise they are `Pack::LEN` single elements, at a distance of `blockDim.x` elements.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadElements<T, const VECTOR: bool> {
     extent: Extent,
@@ -97,7 +99,8 @@ pub(crate) struct ThreadElements<T, const VECTOR: bool> {
 impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     const LEN: u32 = Pack::<T>::LEN;
 
-    /// Returns the elements of the calling thread, or `None` if they are past the end.
+    /// Returns the elements of the calling thread, or `None` if all of them are past the end of the launch's
+    /// range.
     #[inline(always)]
     pub fn of_thread(extent: Extent) -> Option<Self> {
         let [[thread, ..], [block, ..]] = [thread::index(), thread::block_index()];
@@ -113,7 +116,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
-    /// Position of the thread's element `i`, or `None` past the end. A part must be one element.
+    /// Returns the position of the thread's element `i`, or `None` past the end. This method requires
+    /// `VECTOR == false`, because the launch then counts single elements.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];
@@ -123,14 +127,14 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// Loads the thread's elements of an operand. Elements past the end are 0.
     ///
     /// # Safety
-    /// `rows` has the rows of the extent, and no thread writes them. If `VECTOR`, `rows` is
-    /// `Rows::is_vector`.
+    /// `rows` contains every row that the launch covers, and no thread writes these rows. If `VECTOR`, `rows`
+    /// allows 16-byte accesses (`Rows::is_vector`).
     #[inline(always)]
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the caller passes aligned rows of the extent, and `of_thread` checked that the pack
-            // lies in them.
+            // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that this pack is
+            // inside the range of the launch.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
         // SAFETY: the caller passes the rows of the extent.
@@ -145,7 +149,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         if !VECTOR {
             return T::F32Vec::from_fn(|i| {
                 let Some(location) = self.element(i) else { return 0.0 };
-                // SAFETY: the caller passes the rows of the extent, and `element` checked the index.
+                // SAFETY: the caller passes all rows that the launch covers, and `element` checked the index.
                 unsafe { load_element(location.of::<E>(rows)).to_f32() }
             });
         }
@@ -154,8 +158,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
-                // SAFETY: the caller passes aligned rows of the extent, and `of_thread` checked that the
-                // elements lie in them.
+                // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that these elements
+                // are inside the range of the launch.
                 vector_pack = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
             vector_pack.get(within)
@@ -165,30 +169,31 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// Loads the thread's elements of a bias, which is one row or null.
     ///
     /// # Safety
-    /// `base` is null, or the requirements of [`ThreadElements::load`] apply to its row.
+    /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
-        // SAFETY: the caller passes a row of the extent, which is not null here.
+        // SAFETY: if `base` is not null, the caller passes a readable row with all columns of the operands.
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
-    /// Stores the thread's elements of an operand, and nothing past the end.
+    /// Stores the thread's elements of an operand. Elements past the end are not stored.
     ///
     /// # Safety
-    /// `rows` has the rows of the extent and overlaps no other operand. If `VECTOR`, `rows` is
-    /// `Rows::is_vector`.
+    /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR`, `rows`
+    /// allows 16-byte accesses (`Rows::is_vector`).
     #[inline(always)]
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the caller passes aligned rows of the extent. Only this thread writes this pack.
+            // SAFETY: the caller passes 16-byte aligned rows that contain this pack. Only this thread writes
+            // it.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
         for i in 0..Self::LEN as usize {
             if let Some(location) = self.element(i) {
-                // SAFETY: the caller passes the rows of the extent, and `element` checked the index. Only
-                // this thread writes the element.
+                // SAFETY: the caller passes all rows that the launch covers, and `element` checked the index.
+                // Only this thread writes the element.
                 unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
         }

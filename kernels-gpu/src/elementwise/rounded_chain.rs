@@ -9,12 +9,14 @@ use cuda_std::prelude::*;
 use super::approx16;
 use super::constants::{BETA, KAPPA, QUICK};
 
-/// Returns `x / (1 + e^-y)` in f32, for a caller that rounds it to `T`. For 16-bit types, [`quotient`] avoids
-/// the IEEE division, which takes as many instructions as the rest of the function.
+/// Returns `x / (1 + e^-y)` in f32, for a caller that rounds it to `T`. An IEEE division takes as many
+/// instructions as all other operations of this function. 16-bit types therefore use [`quotient`], which
+/// returns the same 16-bit result.
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
-    // For `y` of at most -86, the divisor has no normal reciprocal, which `quotient` needs.
+    // `quotient` needs a divisor whose reciprocal is a normal number. For `y` of at most -86, the divisor
+    // `1 + e^-y` is too large.
     let mut plain = size_of::<T>() == 2;
     for i in 0..T::F32Vec::LEN as usize {
         plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);
@@ -22,8 +24,8 @@ pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Ve
     if plain { x.zip(divisors, quotient) } else { x.zip(divisors, |x, divisor| x / divisor) }
 }
 
-/// A pack of elements of `T`, as four words. Each operation rounds its result to `T`. Sums and products are
-/// computed word by word, so two 16-bit elements at a time.
+/// A pack (16 bytes) of elements of type `T`, stored as four 32-bit words. Each operation rounds its result
+/// to `T`. An addition or multiplication processes one word at a time: two 16-bit elements or one f32.
 #[derive(Clone, Copy)]
 pub(crate) struct RoundedVec<T>([u32; 4], PhantomData<T>);
 

@@ -40,11 +40,12 @@ pub struct Modulated {
     pub y: Rows,
 }
 
-/// A norm that applies weight and bias in the order of the torch module that it replaces.
+/// A norm (LayerNorm or RMSNorm) that applies weight and bias with the same order of operations as the torch
+/// module that it replaces.
 pub(crate) trait Norm: Moments {
     /// Normalises `x`, multiplies by `weight` and adds `bias`, in f32.
     fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
-    /// Computes the same, rounded to `T` at each point at which the module's kernels round.
+    /// Computes the result of `apply`, but rounds to `T` after each step after which the torch module rounds.
     fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
@@ -93,7 +94,8 @@ impl Norm for MeanSquare {
         }
         lanes
     }
-    /// Modules that write RMSNorm out use one operator per step, and each operator rounds.
+    /// Many torch modules implement RMSNorm with one operator per step, and each operator rounds its result.
+    /// This method rounds after the same steps.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -112,24 +114,25 @@ impl Norm for MeanSquare {
     }
 }
 
-/// A loader for weight and bias, one type per form of the operands. The type `()` is the form without weight
-/// and bias.
+/// A loader for weight and bias. There is one type for each combination of dtypes and presence. The type `()`
+/// is for norms without weight and bias.
 pub(crate) trait Parameters: Copy {
-    /// `true` if the dtypes are fixed at compile time, so that the loads of several vec4s are in flight
-    /// together.
+    /// `true` if the dtypes are compile-time constants. Then no branch separates the loads of several vec4s
+    /// (four elements each), so that these loads are in flight together.
     const GROUPED: bool;
     /// The loaded weight and bias of one vec4.
     type Fetched: Copy;
     /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;
-    /// Returns the thread's `columns` of weight and bias.
+    /// Returns a loader for the thread's `columns` of weight and bias.
     ///
     /// # Safety
-    /// As [`OperandRow::of`]. Weight and bias have one row each, and the form of this type.
+    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each, with the dtypes and
+    /// presence that `Self` assumes.
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self;
     /// Loads weight and bias for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Converts the loaded weight and bias to f32. An absent operand is `None`.
+    /// Converts the loaded weight and bias to f32. It returns `None` for an absent operand.
     fn values(&self, fetched: Self::Fetched) -> (Option<[f32; 4]>, Option<[f32; 4]>);
     /// Loads weight and bias for the thread's columns of `tile`, and converts them to f32.
     #[inline(always)]
@@ -152,7 +155,7 @@ impl Parameters for () {
     }
 }
 
-/// The calling thread's columns of weight and bias, whose dtypes are tested at run time.
+/// Weight and bias, for the columns of the calling thread. Their dtypes are tested at run time.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineRow<T, A> {
     weight: OperandRow<T, A>,
@@ -160,13 +163,14 @@ pub(crate) struct AffineRow<T, A> {
 }
 
 impl<T: Elem, A: Access> AffineRow<T, A> {
-    /// Returns the thread's `columns` of weight and bias.
+    /// Returns a loader for the thread's `columns` of weight and bias.
     ///
     /// # Safety
-    /// As [`OperandRow::of`]. Weight and bias have one row each.
+    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each.
     #[inline(always)]
     pub unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes weight and bias with one readable row of these columns each.
+        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
+        // this thread.
         unsafe {
             Self {
                 weight: OperandRow::of(&affine.weight, RowIndex::FIRST, columns),
@@ -182,7 +186,8 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes weight and bias with one readable row of these columns each.
+        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
+        // this thread.
         unsafe { Self::of(affine, columns) }
     }
     #[inline(always)]
@@ -195,8 +200,8 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     }
 }
 
-/// The calling thread's columns of weight and bias with elements of type `E`. If `BOTH` is true, both are
-/// present.
+/// Weight and bias with elements of type `E`, for the columns of the calling thread. If `BOTH` is true,
+/// neither of them is absent.
 #[derive(Clone, Copy)]
 pub(crate) struct DenseAffine<E, A, const BOTH: bool> {
     weight: Dense<E, A>,
@@ -209,7 +214,7 @@ impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH
     const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes weight and bias with one readable row of `E` each.
+        // SAFETY: the caller passes a weight and a bias that each have one readable row of type `E`.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
         Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }

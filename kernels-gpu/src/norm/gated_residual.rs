@@ -23,7 +23,8 @@ pub struct GatedResidualArg {
     pub gate: Modulation,
     /// The output.
     pub sum: Rows,
-    /// 1: also round the product `gate * y`, as separate operators do. 0: round only the sum.
+    /// 1 to round the product `gate * y` before the addition, as separate torch operators do. 0 to round only
+    /// the sum.
     pub round_each: u32,
     /// 1: clamp the sum to the finite range of f16, ±65504. 0: do not clamp.
     pub clip: u32,
@@ -42,7 +43,7 @@ pub(crate) fn clamped(value: f32) -> f32 {
     }
 }
 
-/// The row of a [`GatedResidualArg`] that the calling thread works on, as the source of a norm.
+/// The row `x + gate * y` that the calling thread processes, as the input of a norm.
 ///
 /// The loads of `x` and `y` are in flight together.
 #[derive(Clone, Copy)]
@@ -58,18 +59,20 @@ pub(crate) struct GatedRow<T, F, A> {
 }
 
 impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
-    /// Returns the row of `gated` at `row.at`.
+    /// Returns row `row.at` of the operands in `gated`.
     ///
-    /// If the form `F` is known at compile time (`F::GROUPED`), `gated.clip` and `gated.round_each` are
-    /// ignored. The sum is then not clamped, and `rounds` decides whether the product is rounded.
+    /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), this function ignores `gated.clip`
+    /// and `gated.round_each`. Then it never clamps the sum, and `rounds` decides whether the product is
+    /// rounded.
     ///
     /// # Safety
-    /// As [`Vec4Row::of`] for each operand. If `row.p.packs` is 1, `x` and `y` are `Rows::is_vector`. The
-    /// gate has the form `F`.
+    /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow
+    /// 16-byte accesses (`Rows::is_vector`). The dtype of the gate agrees with the loader `F`.
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose rows have these columns, and a gate of the form `F`.
+        // SAFETY: the caller passes operands whose rows have the columns of this thread. The dtype of the
+        // gate agrees with the loader `F`.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),

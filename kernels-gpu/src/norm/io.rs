@@ -1,13 +1,14 @@
-//! The input ([`Source`]) and the output ([`Sink`]) of the two [`passes`](super::passes) of a norm.
+//! The input ([`Source`]) and the output ([`Sink`]) of a norm, which reads each row in two
+//! [`passes`](super::passes).
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
-/// The row to be normalised, as a function of the operands that it is computed from.
+/// The row to normalise. It is computed from one or more operands, for example `x + gate * y`.
 ///
-/// A tile is 128 columns of a row: one vec4 for each of 32 threads.
+/// A tile is 128 columns of a row: one vec4 (four columns) for each thread of a warp.
 pub(crate) trait Source<T: Elem, A: Access>: Copy {
     /// The loaded operands of one vec4.
     type Parts: Copy;
@@ -17,10 +18,11 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     fn stage(&self, row: &RowContext<T, A>);
     /// Loads the operands of the thread's vec4 of `tile`.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
-    /// Computes the thread's vec4 of `tile` from `parts`. If rows are staged, the staged row then contains
-    /// this vec4.
+    /// Computes the thread's vec4 (four columns) of `tile` from `parts`. If rows are staged in shared memory,
+    /// the vec4 is there after this call.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
-    /// Returns the vec4 of `tile` in the second pass, if the row is too long to be staged.
+    /// Returns the vec4 (four columns) of `tile` again for the second pass, if the row does not fit in shared
+    /// memory.
     fn again(&self, tile: u32) -> Vec4<T>;
 }
 
@@ -47,15 +49,15 @@ impl<T: Elem, A: Access> Source<T, A> for Vec4Row<T, A> {
     }
 }
 
-/// The second pass: it computes the results of each vec4 and writes them.
+/// The second pass of a norm: computes the results from the statistics of the row, and writes them.
 pub(crate) trait Sink<T: Elem> {
-    /// `true` if the operands of a whole group of vec4s fit in registers, so that their loads are in flight
-    /// together.
+    /// `true` if registers suffice to load operands such as scale and shift for a group of vec4s (four
+    /// columns each) at a time.
     const GROUPED: bool;
-    /// `true` if the operands of a whole row fit in registers. If the row is in registers too, they are then
-    /// loaded before the block reduction.
+    /// `true` if registers suffice to load operands such as scale and shift for a whole row. If the row
+    /// itself stays in registers too, these loads come before the block reduction.
     const EARLY: bool = false;
-    /// Number of vec4s of a row in registers whose operands are loaded together.
+    /// For rows in registers: number of vec4s (four columns each) whose scale and shift are loaded together.
     const PREFETCH: usize = 4;
     /// The loaded operands of one vec4: scale and shift, for example.
     type Fetched: Copy;
@@ -63,7 +65,7 @@ pub(crate) trait Sink<T: Elem> {
     const EMPTY: Self::Fetched;
     /// Loads the operands for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Computes and writes the results of `vec4` in `tile`, with the statistics of its row and the loaded
-    /// operands.
+    /// Computes the results for `vec4`, the thread's columns of `tile`, and writes them. `stats` are the
+    /// statistics of the row, and `fetched` the loaded operands.
     fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

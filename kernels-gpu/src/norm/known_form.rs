@@ -1,4 +1,5 @@
-//! Selects the instantiation of a kernel body for the form of its operands.
+//! Selects the instantiation of a kernel body for the form of its operands: their dtypes, and which of them
+//! are a sum `table + value`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
@@ -7,7 +8,8 @@ use super::operand::ModulationRow;
 use super::operand_forms::{Dense, ModulationSource, WithTable};
 use super::params::{NormParams, OperandForm};
 
-/// The choice to round after each step: a compile-time constant ([`Rounds`]) or a run-time value (`bool`).
+/// Whether a norm rounds to the element type after each step. [`Rounds`] decides this at compile time, and
+/// `bool` at run time.
 pub(crate) trait RoundEach: Copy {
     /// Returns `true` to round after each step, `false` to round once at the end.
     fn get(self) -> bool;
@@ -31,19 +33,21 @@ impl RoundEach for bool {
     }
 }
 
-/// A kernel body that is generic over the forms of its operands.
+/// A kernel body that is generic over the forms of its operands: their dtypes, and which of them are a sum
+/// `table + value`.
 pub(crate) trait Formed<T: Elem, A: Access> {
-    /// Runs the body. Scale, shift and gate have the form `F`, weight and bias have the form `P`.
+    /// Runs the body with the loader `F` for scale, shift and gate, and the loader `P` for weight and bias.
     ///
     /// # Safety
-    /// The operands have these forms.
+    /// The dtypes of the operands agree with these loaders.
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Runs `part` in the instantiation for `p.form`. Accesses for rows of any length use one instantiation for
-/// all forms.
+/// Runs the instantiation of `part` for `p.form`: the dtypes of the operands, and which of them are a sum
+/// `table + value`. If `A` allows rows of any length, one instantiation serves all forms.
 ///
-/// With two outputs, rows of whole tiles are instantiated only for [`OperandForm::SAME`].
+/// If a kernel has two outputs and `A` requires whole tiles of 128 columns, the form must be
+/// [`OperandForm::SAME`].
 ///
 /// # Safety
 /// `p.form` is the form of the operands.
@@ -52,9 +56,11 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     part: impl Formed<T, A>,
     p: NormParams,
 ) {
-    // In f32, rounding a step changes nothing. So f32 uses the instantiation that rounds each step.
+    // f32 results are the same with and without rounding after each step. Therefore f32 kernels use only the
+    // instantiation that rounds after each step.
     let each = p.round_each != 0 || size_of::<T>() == 4;
-    // SAFETY: the caller passes the form of the operands as `p.form`, and each branch below matches the form.
+    // SAFETY: the caller passes the form of the operands as `p.form`, and each branch below uses loaders for
+    // this form.
     unsafe {
         if is_any_length::<A>() {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)

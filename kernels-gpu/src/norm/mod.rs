@@ -1,4 +1,5 @@
-//! Building blocks of LayerNorm and RMSNorm with torch's summation order, and the operands applied after it.
+//! Building blocks of LayerNorm and RMSNorm: reductions in torch's summation order, and operands such as
+//! weight, scale and gate.
 //!
 //! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use them.
 pub mod affine;

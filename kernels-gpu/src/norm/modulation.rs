@@ -1,7 +1,7 @@
-//! `y = norm(x) * (1 + scale) + shift`: the second pass of a modulated norm, for one or two pairs of scale
-//! and shift.
+//! `y = norm(x) * (1 + scale) + shift`: the second pass of the adaptive norms of diffusion transformers
+//! (adaLN).
 //!
-//! The adaptive norms of diffusion transformers (adaLN) have this form.
+//! A kernel has one or two pairs of scale and shift, and one output `y` for each pair.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -15,7 +15,8 @@ use super::operand_forms::ModulationSource;
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
-/// The operands of the calling thread for `y = norm(x) * (1 + scale) + shift`, with `OUTPUTS` outputs.
+/// The operands of `y = norm(x) * (1 + scale) + shift`, for the columns of the calling thread. Each of the
+/// `OUTPUTS` outputs has its own scale and shift.
 #[derive(Clone, Copy)]
 pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
     affine: P,
@@ -30,8 +31,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     /// Returns the operands for the thread's columns of a row.
     ///
     /// # Safety
-    /// As [`ModulationSource::of`] for scales and shifts, [`Parameters::of`] for weight and bias, and
-    /// [`Vec4RowMut::of`] for each `y`.
+    /// The requirements of [`ModulationSource::of`] apply to scales and shifts, those of [`Parameters::of`]
+    /// to weight and bias, and those of [`Vec4RowMut::of`] to each `y`.
     #[inline(always)]
     pub unsafe fn of(
         affine: &Affine,
@@ -39,10 +40,10 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: the caller passes weight and bias of the form `P` with these columns.
+        // SAFETY: the caller passes a weight and a bias whose dtypes agree with the loader `P`.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts of the form `F`, and outputs with a row for this
-        // thread.
+        // SAFETY: the caller passes scales and shifts whose dtypes agree with the loader `F`. Each output has
+        // a row for this thread.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -59,8 +60,9 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
 {
     const GROUPED: bool = F::GROUPED && P::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<P::Fetched>() == 0 && OUTPUTS == 1;
-    // With weight and bias, a vec4 has four operands. Loading them for four vec4s at a time would need so
-    // many registers that an SM has room for one block fewer.
+    // With weight and bias, each vec4 (four columns) has four operands: weight, bias, scale and shift.
+    // Loading them for four vec4s at a time would need so many registers that an SM has room for one block
+    // fewer.
     const PREFETCH: usize = if size_of::<P::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (P::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (P::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
@@ -110,7 +112,7 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
     /// Runs both passes over `row`.
     ///
     /// # Safety
-    /// As [`Modulate::of`].
+    /// The requirements of [`Modulate::of`] apply.
     #[inline(always)]
     pub unsafe fn run<T: Elem, F: ModulationSource<T>, P: Parameters, R: RoundEach, A: Access>(
         self,
@@ -120,8 +122,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: the caller passes operands of the forms `F` and `P`, and outputs with a row for this
-        // thread.
+        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`. Each output has
+        // a row for this thread.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

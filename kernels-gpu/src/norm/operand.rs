@@ -1,8 +1,8 @@
 //! Operands that broadcast against the rows of a norm: weight, bias, scale, shift and gate.
 //!
-//! An operand may be absent, and has the element type of the rows or f32. It has one row for all rows, or one
-//! per row. The types of this module test these properties at run time. The branches are uniform within a
-//! launch, and the kernels with such branches are bound by memory.
+//! An operand is absent, has the element type of the rows, or is f32. It has a single row, or one row for
+//! each row of the norm. The types of this module test these properties at run time. These branches cost
+//! little: all threads of a launch take the same branch, and the kernels are bound by memory.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
@@ -25,16 +25,16 @@ impl Operand {
     };
 }
 
-/// A scale, shift or gate: `value`, or `table + value` if a table is present. A kernel argument.
+/// Kernel argument: a scale, shift or gate. It is `value`, or `table + value` if `table` is present.
 ///
-/// PixArt, LTX-Video and Wan compute `scale_shift_table + temb`.
+/// PixArt, LTX-Video and Wan compute such a sum: `scale_shift_table + temb`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {
     /// The modulation of a batch or of a token (`temb`).
     pub value: Operand,
-    /// A parameter that is added in f32. If both operands have the rows' element type, the sum is rounded to
-    /// this type.
+    /// The learned `scale_shift_table` of a model, or absent. `table + value` is computed in f32. If both
+    /// have the element type of the rows, the sum is rounded to this type.
     pub table: Operand,
 }
 
@@ -54,11 +54,11 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
     /// Returns the thread's `columns` of row `at`.
     ///
     /// # Safety
-    /// As [`MixedRow::of`], for the element type in `operand.kind`.
+    /// The requirements of [`MixedRow::of`] apply, for the element type in `operand.kind`.
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows of this type. An absent operand is never
-        // read.
+        // SAFETY: the caller passes an operand with readable rows of the type in `operand.kind`. An absent
+        // operand is never read.
         let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }
@@ -81,8 +81,8 @@ pub(crate) struct ModulationRow<T, A> {
 }
 
 impl<T: Elem, A: Access> ModulationRow<T, A> {
-    /// Returns the thread's values in `tile` in f32, including the table, or `None` if the modulation is
-    /// absent.
+    /// Returns `table + value` for the thread's columns of `tile`, in f32. If the modulation is absent,
+    /// returns `None`.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         let value = self.value.lanes(tile)?;

@@ -1,17 +1,18 @@
-//! Loaders for scale, shift and gate, one type per form of the operand.
+//! Loaders for scale, shift and gate. Such an operand is a `value`, or a sum `table + value`.
 //!
-//! [`Dense`] and [`WithTable`] fix the dtype and the table at compile time. [`ModulationRow`] tests them for
-//! each vec4.
+//! [`Dense`] (without table) and [`WithTable`] fix the dtype at compile time. [`ModulationRow`] tests dtype
+//! and table at run time, for each vec4 (four columns).
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
 use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
 use crate::layout::operand_kind::OperandKind;
 
-/// A loader for the values of an operand. It tests at run time only what its type does not fix.
+/// A loader for an operand such as a scale. It tests dtype, table and presence at run time, unless its Rust
+/// type fixes them.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// `true` if dtype and table are fixed at compile time, so that the loads of several vec4s are in flight
-    /// together.
+    /// `true` if dtype and table are compile-time constants. Then no branch separates the loads of several
+    /// vec4s (four columns each), so that these loads are in flight together.
     const GROUPED: bool;
     /// `true` if a vec4 is a single load of 8 bytes.
     const EARLY: bool = false;
@@ -25,7 +26,8 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     fn exists(&self) -> bool;
     /// Converts loaded data to f32.
     fn lanes(fetched: Self::Fetched) -> [f32; 4];
-    /// Converts loaded data to the rows' element type `T`. A [`Dense`] operand must already have this type.
+    /// Converts loaded data to the rows' element type `T`. The elements of a [`Dense`] operand must already
+    /// have this type.
     fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 
@@ -40,7 +42,7 @@ impl<E: Elem, A: Access> Dense<E, A> {
     /// Returns the thread's `columns` of row `at`.
     ///
     /// # Safety
-    /// As [`Vec4Row::of`], if the operand is present.
+    /// If the operand is present, the requirements of [`Vec4Row::of`] apply.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: the caller passes an operand with readable rows of `E`. An absent operand is never read.
@@ -48,14 +50,14 @@ impl<E: Elem, A: Access> Dense<E, A> {
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
-    /// Marks the operand as present if `is` is true. With a constant `is`, the compiler removes the test for
-    /// presence.
+    /// If `is` is true, marks the operand as present. If `is` is also a constant, the compiler removes later
+    /// tests for presence.
     #[inline(always)]
     pub fn assume_present_if(self, is: bool) -> Self {
         Self { exists: is || self.exists, ..self }
     }
 
-    /// Loads the thread's vec4 of `tile`. It is zero if the operand is absent.
+    /// Loads the thread's vec4 (four columns) of `tile`. If the operand is absent, the vec4 is zero.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<E> {
         if self.exists { self.row.get(tile) } else { Vec4::ZERO }
@@ -85,7 +87,8 @@ impl<T: Elem, E: Elem, A: Access> OperandSource<T> for Dense<E, A> {
     }
 }
 
-/// A value and its table, both of the rows' element type `T`. The operand is their sum, rounded to `T`.
+/// An operand `table + value`, rounded to `T`. Both `table` and `value` have the element type `T` of the
+/// rows.
 #[derive(Clone, Copy)]
 pub(crate) struct WithTable<T, A> {
     value: Dense<T, A>,
@@ -159,9 +162,10 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
     /// Returns the thread's `columns` of row `at`.
     ///
     /// # Safety
-    /// As [`OperandRow::of`] for value and table. The modulation has this form.
+    /// The requirements of [`OperandRow::of`] apply to value and table. Their dtypes agree with this loader.
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
-    /// Marks the operand as present, in forms in which the compiler can then remove the test for presence.
+    /// Marks the operand as present, so that the compiler removes the test for presence. By default, this
+    /// method changes nothing.
     fn assume_present(self) -> Self {
         self
     }
@@ -170,7 +174,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation of this form with readable rows.
+        // SAFETY: the caller passes a modulation without table, with readable rows of type `E` if it is
+        // present.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
@@ -182,7 +187,8 @@ impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation of this form with readable rows.
+        // SAFETY: the caller passes a modulation whose value and table have readable rows, if they are
+        // present.
         unsafe {
             Self {
                 value: OperandRow::of(&modulation.value, at, columns),

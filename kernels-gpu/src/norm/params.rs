@@ -1,8 +1,8 @@
-//! Arguments of the norm kernels: sizes, `eps`, memory access of the rows, and forms of the operands.
+//! Kernel arguments of the norms: sizes, `eps`, how rows are loaded, and the dtypes of the operands.
 use super::reduce::block::THREADS;
 
-/// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that contain the code for several
-/// accesses.
+/// The [`Access`](cuda_std::vec4::Access) of a launch: how many elements one load reads. Only kernels that
+/// are compiled for several accesses test this value.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowAccess(u32);
@@ -16,24 +16,26 @@ impl RowAccess {
     pub const WHOLE_TILES: Self = Self(2);
 }
 
-/// The dtypes and tables of a norm's operands (weight, bias, scale, shift, gate).
+/// The form of a norm's operands (weight, bias, scale, shift, gate): their dtypes, and which of them are a
+/// sum `table + value` ([`Modulation`](super::operand::Modulation)).
 ///
 /// A kernel that is compiled for one form has no branches on dtype or table in its loop over vec4s.
-/// An operand with a table is `table + value`: see [`Modulation`](super::operand::Modulation).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandForm(u32);
 
 impl OperandForm {
-    /// Present operands have the dtype of the rows. There is no table. A modulated norm has no weight or
-    /// bias.
+    /// All operands that are present have the dtype of the rows, and none has a table. A norm with scale and
+    /// shift has no weight and no bias.
     pub const SAME: Self = Self(0);
-    /// As `SAME`, but the operands are f32 and the rows have a 16-bit dtype.
+    /// All operands that are present are f32, and none has a table. The rows have a 16-bit dtype. A norm with
+    /// scale and shift has no weight and no bias.
     pub const F32: Self = Self(1);
-    /// Any other combination. The kernel tests it for each vec4. The access is not
-    /// [`RowAccess::WHOLE_TILES`].
+    /// Any other combination of dtypes and tables, which the kernel tests for each vec4 (four columns). The
+    /// launch does not use [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
-    /// As `SAME`, and each operand has a table of the rows' dtype.
+    /// All operands that are present have the dtype of the rows, and each is a sum `table + value`. There is
+    /// no weight and no bias.
     pub const TABLED: Self = Self(3);
     /// As `SAME`, but weight and bias are present.
     pub const AFFINE: Self = Self(4);
@@ -80,7 +82,7 @@ impl KnownForm for WithAffine {
     const FORM: OperandForm = OperandForm::AFFINE;
 }
 
-/// The parameters of a norm kernel, without its operands: a kernel argument.
+/// Kernel argument: the parameters of a norm kernel, without its operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormParams {
@@ -95,26 +97,28 @@ pub struct NormParams {
     pub inv_cols: f32,
     /// Value added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
-    /// Tiles of 128 columns per row if a row fits in shared memory, else 0. The kernel's `Access` decides
-    /// whether it stages the row there.
+    /// Number of tiles (128 columns each) of a row in shared memory, or 0 if a row does not fit there. The
+    /// type parameter `A: Access` of the kernel decides whether it stages the row.
     pub staged: u32,
     /// The form of weight, bias, scale, shift and gate.
     pub form: OperandForm,
     /// 1: round to the element type after each step, as a chain of separate operators does. 0: round once, at
     /// the end.
     pub round_each: u32,
-    /// Access that all operands allow, for kernels that contain the code for several accesses.
+    /// How many elements one load reads. All operands allow this access. Only kernels that are compiled for
+    /// several accesses test this value.
     pub access: RowAccess,
-    /// 1 if the rows that are staged in shared memory are `Rows::is_vector` (16-byte aligned), else 0.
+    /// 1 if the rows allow 16-byte copies to shared memory (`Rows::is_vector`), else 0.
     pub packs: u32,
 }
 
 impl NormParams {
-    /// Threads per row if a block shares the row. The reduction scratch has as many f32 elements, and
-    /// precedes the staged rows in shared memory.
+    /// Threads per row if a block shares the row. Shared memory then starts with one f32 per thread for the
+    /// block reduction, followed by the staged rows.
     pub const SHARING: u32 = THREADS;
 
-    /// Returns the parameters with `F::FORM` as the form, so that the compiler knows the form.
+    /// Returns the parameters with the constant `F::FORM` as `form`, so that the compiler removes branches on
+    /// the form.
     #[inline(always)]
     pub(crate) fn of_form<F: KnownForm>(self) -> Self {
         Self { form: F::FORM, ..self }

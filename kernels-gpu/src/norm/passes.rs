@@ -1,15 +1,15 @@
 //! The two passes of a norm over a row: the first reduces the row, the second writes the results.
 //!
-//! Each warp processes one row, so no barrier is needed. For `BlockTiles` and `BlockRegisters` accesses, the
-//! four warps of a block share one row instead.
+//! Each warp processes one row, so no barrier is needed. In kernels with the access type `BlockTiles` or
+//! `BlockRegisters`, the four warps of a block share one row instead.
 //!
-//! A tile is 128 columns: one vec4 for each lane of a warp. The [`Access`] decides where a row is between the
-//! passes:
+//! A tile is 128 columns: one vec4 (four columns) for each lane of a warp. The access type ([`Access`]) of a
+//! kernel decides where the row is stored between the passes:
 //!
 //! - In shared memory. All copies of a row to shared memory are in flight together. Both passes then read
 //!   groups of tiles from there.
 //! - In registers, for short rows.
-//! - In global memory, for rows that are too long. Both passes read it there.
+//! - In global memory, for rows that do not fit in shared memory. Both passes load the row from there.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
     Access, LEN, MAX_IN_REGISTERS, TILE, is_block_shared, is_unstaged, is_vector, is_whole,
@@ -22,8 +22,8 @@ use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Vec4s that a thread processes together if a block shares the row. Such kernels run more threads per SM, so
-/// a thread has fewer registers than with [`GROUP`].
+/// Number of vec4s (four columns each) that a thread processes together if a block shares the row. It is
+/// lower than [`GROUP`], because these kernels run more threads per SM, with fewer registers per thread.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -33,17 +33,18 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// Fills the staged row. For each of the thread's vec4s, `fetch` loads the inputs and `make` computes the
-    /// vec4.
+    /// Computes the row and writes it to shared memory. For each vec4 (four columns) of the thread, `fetch`
+    /// loads the inputs and `make` computes the vec4.
     ///
-    /// The loads of the next group are in flight while a group is computed.
+    /// While `make` computes one group of vec4s, the loads of the next group are in flight.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Vec4<T>) {
         let tiles = self.tiles();
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
             for i in 1..GROUP {
-                // Past the end, load the last tile again. The result is not used.
+                // Past the end of the row, load the last tile again, because this load is valid. Its result
+                // is not used.
                 parts[i] = fetch((first + i as u32).min(tiles - 1));
             }
             parts
@@ -64,28 +65,29 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the index of the warp's `nth` tile. If a block shares the row, `columns` and `staged` already
-    /// contain the offset of the warp.
+    /// Returns the index of the warp's `nth` tile, relative to the warp's first tile. If a block shares the
+    /// row, a warp has every fourth tile, and `columns` and `staged` start at its first tile.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }
     }
 
-    /// Returns the number of tiles that the warp processes: all tiles of the row, or every fourth tile.
+    /// Returns the number of tiles that the warp processes: all tiles of the row, or every fourth tile if a
+    /// block shares the row.
     #[inline(always)]
     pub fn warp_tiles(&self) -> u32 {
         if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
-    /// Returns the number of the warp's tiles that are in full groups of `in_registers` tiles. It is 0 if a
-    /// tile may be partial.
+    /// Returns the number of tiles of the warp, rounded down to a multiple of `in_registers`. It is 0 if the
+    /// last tile of the row may be partial.
     #[inline(always)]
     pub fn grouped_tiles(&self, in_registers: usize) -> u32 {
         if is_whole::<A>() { self.warp_tiles() / in_registers as u32 * in_registers as u32 } else { 0 }
     }
 
-    /// Loads and computes the warp's tiles from `first` on. Tiles with a count of 0 are zero and are not
-    /// loaded.
+    /// Loads and computes `IN_REGISTERS` tiles of the warp, from `first` on. A tile whose entry in `counts`
+    /// is 0 is not loaded, and its elements are zero.
     #[inline(always)]
     pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
@@ -107,7 +109,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         lanes
     }
 
-    /// Returns the number of columns, as the divisor for the means of a row.
+    /// Returns the number of columns and its reciprocal, with which the means of a row are computed.
     #[inline(always)]
     pub fn cols(&self) -> Cols {
         Cols {
@@ -128,7 +130,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Runs the first pass: stages the row in shared memory, if the access says so, and reduces it.
+    /// Runs the first pass: reduces the row. If the access type `A` stages rows, it first copies the row to
+    /// shared memory.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.has_room() {
@@ -189,7 +192,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             first += 1;
         }
     }
-    /// Reduces the warp's tiles of the row, then over the warps of the block.
+    /// Reduces a row that a block shares. Each warp reduces its tiles, then the block reduces the results of
+    /// its warps.
     #[inline(always)]
     pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -217,7 +221,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 }
 
-/// Both passes over a row in the registers of a warp, or of the four warps of a block.
+/// Both passes over a row that stays in the registers of a warp, or of the four warps of a block.
 ///
 /// All loads of a row are in flight together. Shared memory is used only for the reduction.
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -241,8 +245,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
                 row[nth] = source.make(self, tile, parts[nth]);
             }
         }
-        // In a block reduction, warps wait at a barrier. If registers suffice, load the sink's operands
-        // before it.
+        // A block reduction has a barrier, at which warps wait. If registers suffice, load operands such as
+        // scale and shift before the barrier, so that the loads overlap the wait.
         let (early, mut prefetched) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MAX_IN_REGISTERS]);
         for nth in 0..MAX_IN_REGISTERS {
             if let Some(tile) = self.warp_tile(nth).filter(|_| early) {
@@ -264,7 +268,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the thread's vec4s of all of the warp's tiles, as loaded by `read`.
+    /// Returns the thread's vec4s (four columns each) of all tiles of the warp. `read` loads one vec4.
     #[inline(always)]
     pub fn register_row(&self, read: impl Fn(u32) -> Vec4<T>) -> [Vec4<T>; MAX_IN_REGISTERS] {
         core::array::from_fn(|nth| self.warp_tile(nth).map_or(Vec4::ZERO, &read))

@@ -1,4 +1,5 @@
-//! The context of a thread's row: row index, columns of the thread, staged row, and launch parameters.
+//! The row that a thread processes: its index, the thread's columns, the copy of the row in shared memory,
+//! and the launch parameters.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -6,14 +7,15 @@ use cuda_std::vec4::{Access, is_any_length, is_block_shared, is_whole, is_whole_
 
 use super::params::NormParams;
 
-/// The row of the calling thread. One warp has the row, or the four warps of a block share it.
+/// The row that the calling thread processes. One warp processes a row, or the four warps of a block share
+/// it.
 ///
 /// The two passes over the row are in [`passes`](super::passes).
 #[derive(Clone, Copy)]
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// The row in shared memory. It must not be accessed if the access `A` does not stage rows.
+    /// The copy of the row in shared memory. It must not be accessed if the access type `A` stages no rows.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
@@ -23,16 +25,17 @@ pub(crate) struct RowContext<T, A> {
 }
 
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// Returns the row of the calling warp, or `None` if the warp has no row.
+    /// Returns the row that the calling warp processes, or `None` if its index is past the last row.
     #[inline(always)]
     pub fn of_warp(p: NormParams) -> Option<Self> {
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // The value does not change: the block has one row. But now the compiler knows that it is
-            // uniform.
+            // The block has one row, so this assignment does not change `team.row`. But from `blockIdx.x`,
+            // the compiler derives that all threads have the same value.
             team.row = u64::from(thread::block_index()[0]);
         }
-        // The host checked that a launch for rows of whole tiles has fewer than 2^30 rows.
+        // 32 bits suffice for the index of a row of whole tiles: the host checked that the launch has fewer
+        // than 2^30 rows.
         let at = if is_whole::<A>() {
             RowIndex::narrow(team, p.rows as u32, p.inner)
         } else {
@@ -51,7 +54,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
-    /// Returns the shared memory for staged rows, and the scratch of the block reduction, which precedes it.
+    /// Returns the shared memory for staged rows, and the shared memory for the block reduction. The memory
+    /// for the block reduction comes first.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
@@ -68,7 +72,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns a second staged row. It must not be accessed if the access `A` does not stage rows.
+    /// Returns a second row in shared memory, for a second operand. It must not be accessed if the access
+    /// type `A` stages no rows.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();
@@ -82,8 +87,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         is_whole_staged::<A>() || is_any_length::<A>() && self.p.staged > 0
     }
 
-    /// Returns the thread's vec4 of `tile` from shared memory, or `None` if rows are not staged. Past the end
-    /// of the row, the vec4 is zero.
+    /// Returns the thread's vec4 (four columns) of `tile` from shared memory, or `None` if rows are not
+    /// staged there. Past the end of the row, the vec4 is zero.
     #[inline(always)]
     pub fn staged_vec4(&self, tile: u32) -> Option<Vec4<T>> {
         if !self.has_room() {

@@ -7,10 +7,10 @@ pub(super) const OF_ROW: usize = 4;
 /// The maximum number of values per reduction: [`OF_ROW`] for each of two rows.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// Successive reductions over a block whose warps are all full.
+/// A sequence of reductions over a block of full warps.
 ///
-/// They alternate between two regions of shared memory, so no warp overwrites a value that another warp still
-/// reads.
+/// Consecutive reductions use two different regions of shared memory, so that no warp overwrites a value that
+/// another warp still reads.
 pub(super) struct BlockReduction {
     second: bool,
 }
@@ -25,7 +25,7 @@ impl BlockReduction {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
-    /// Returns the sums over the block of the first `count` values. `count` is a power of two.
+    /// Returns, for each of the first `count` values, its sum over the block. `count` is a power of two.
     #[inline(always)]
     pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
@@ -34,14 +34,14 @@ impl BlockReduction {
         let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
-            // SAFETY: each warp has one slot per value. Lane `i` writes the slot of value `i`, before the
-            // barrier.
+            // SAFETY: each warp has one slot per value. Lane `i` of the warp writes the slot of value `i`,
+            // before the barrier.
             unsafe { partial.set(thread::index()[0] / warp::SIZE * count + lane, own) };
         }
         block::sync();
         let (mut sum, mut slot) = (0.0, lane);
-        // This must remain a loop. If it is unrolled, ptxas keeps the unpacked lanes of all packs in
-        // registers, and spills.
+        // This must remain a loop. If it is unrolled, ptxas keeps the f32 elements of all packs in registers,
+        // and spills.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
             // SAFETY: `slot` is one of the slots that the warps of the block wrote before the barrier.
             sum += unsafe { partial.get(slot) };
@@ -62,8 +62,8 @@ impl BlockReduction {
 
 /// Returns the sum over the warp of value `lane % count`.
 ///
-/// In each step, a lane keeps half of its values and sends the other half to its partner. So the reduction of
-/// `count` values takes few more shuffles than the reduction of one value.
+/// In each step, a lane keeps half of its values and sends the other half to another lane. So the reduction
+/// of `count` values takes only a few more shuffles than the reduction of one value.
 #[inline(always)]
 fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     let mut left = count;
@@ -89,7 +89,7 @@ fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
 pub(super) struct BlockMoments {
     /// `r`.
     inv_rms: f32,
-    /// `-mean(x) * r`, so that `d * r` is `x * r + base`.
+    /// `-mean(x) * r`. With `d = x - mean(x)`, the product `d * r` equals `x * r + base`.
     base: f32,
     /// `-r * mean(g)`.
     offset: f32,
@@ -98,8 +98,8 @@ pub(super) struct BlockMoments {
 }
 
 impl BlockMoments {
-    /// Computes the statistics from the means over a row of `x - shift`, `g`, `(x - shift)^2` and
-    /// `g * (x - shift)`. If the row does not exist, all statistics are zero.
+    /// Computes the statistics of a row. The array contains the means, over this row, of `x - shift`, `g`,
+    /// `(x - shift)^2` and `g * (x - shift)`. If the row does not exist, all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };

@@ -1,16 +1,18 @@
-//! The rows that a block processes, and its row of partial sums in the workspace.
+//! The rows that a block processes, and the row of the workspace to which the block writes its partial sums.
 //!
-//! [`column_sums`](super::column_sums) adds the rows of all blocks. The order of a sum therefore depends only
-//! on the launch configuration.
+//! [`column_sums`](super::column_sums) adds the rows of the workspace in a second launch, instead of atomic
+//! additions. The order of each sum therefore depends only on the launch configuration.
 use cuda_std::prelude::*;
 
-/// The rows that the calling block processes: every `splits`-th batch of its group.
+/// The rows that the calling block processes: every `splits`-th batch of its group. A group is the set of
+/// rows that share a weight.
 ///
-/// A team is the threads that share a row. A batch has one row for each team of a block.
+/// A batch has one row for each team of the block. A team is the set of threads that share a row.
 pub(crate) struct BlockRows {
-    /// The calling thread's team. `team.row` is the index of the team in the block.
+    /// The team of the calling thread: the threads that share a row. `team.row` is the index of the team in
+    /// the block.
     pub team: Team,
-    /// The index of the block, and of its row in the workspace.
+    /// The index of the block in the grid, which is also the index of its row in the workspace.
     pub block: u32,
     /// The index of the group.
     pub group: u32,
@@ -40,14 +42,15 @@ impl BlockRows {
         }
     }
 
-    /// Returns the index of the team's row in the batch that starts at row `first`.
+    /// Returns the index of the row that the team (the threads that share a row) processes in a batch. The
+    /// first row of this batch is `first`.
     #[inline(always)]
     pub fn at(&self, first: u64, inner: u32) -> RowIndex {
         RowIndex::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
     }
 }
 
-/// A block's row of f32 partial sums in the workspace. Each thread accesses the columns that it sums.
+/// A block's row of f32 partial sums in the workspace. Each thread accesses only the columns that it sums.
 #[derive(Clone, Copy)]
 pub(crate) struct SumsRow<const VECTOR: bool> {
     read: Row<f32, VECTOR>,
@@ -65,8 +68,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // Test for null here. If the compiler moved the test before the loop over rows, its result would
-        // occupy a register during the loop.
+        // `opaque` keeps the test for null here. If the compiler moved the test before the loop over rows,
+        // its result would occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
         // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, no access
         // happens.
@@ -88,7 +91,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the thread's sums of `tile`. The block is one team of whole warps.
+    /// Writes the thread's sums of `tile`. All threads of the block must share one row, and all its warps
+    /// must be full.
     #[inline(always)]
     pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
@@ -96,7 +100,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds the sums of the block's teams, and writes the total. `memory` is the scratch of [`over_teams`].
+    /// Adds the sums of all teams of the block, and writes the total. A team is the set of threads that share
+    /// a row. [`over_teams`] uses `memory` for the reduction.
     #[inline(always)]
     pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
@@ -111,11 +116,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
     }
 }
 
-/// Returns the sum of `lanes` over the block's teams, in the threads of the first team. Every thread of the
-/// block must call it.
+/// Returns the sum of `lanes` over all teams of the block. A team is the set of threads that share a row.
+/// Only the first team gets the sum, but every thread of the block must call this function.
 ///
-/// Teams within a warp are added by shuffles. Then warps, or teams of several warps, are added in `memory`.
-/// If the block has more than one of these, `memory` has one f32 for each thread and lane.
+/// Shuffles add teams that are in the same warp. All other additions use `memory`, which must then have one
+/// f32 for each thread and element of `lanes`.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -132,7 +137,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     // Wait until all threads have read the previous contents of `memory`.
     block::sync();
     for i in 0..L::LEN {
-        // SAFETY: each thread writes only its own slot of each lane, between two barriers.
+        // SAFETY: each thread writes only its own slots, between two barriers.
         unsafe { memory.set(i * threads + thread, sum.get(i as usize)) };
     }
     block::sync();
@@ -152,7 +157,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
 #[derive(Clone, Copy)]
 struct Four([f32; 4]);
 
-/// Sums of the calling thread in shared memory, for kernels without enough registers for them.
+/// Partial sums of the calling thread in shared memory, for kernels in which registers do not suffice.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSums {
     slots: Shared<Four>,
@@ -161,8 +166,8 @@ pub(crate) struct SharedSums {
 }
 
 impl SharedSums {
-    /// Takes sums for `tiles` tiles of `len` lanes per thread from `memory`, and sets them to zero. Slots
-    /// with the same index are adjacent across the threads of a warp.
+    /// Takes shared memory for the sums of `tiles` tiles, each with `len` elements per thread, and sets the
+    /// sums to zero. Consecutive threads have adjacent slots.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32, len: u32) -> Self {
         let [x, y, _] = thread::block_dim();
@@ -170,7 +175,8 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: `at` maps each thread to its own slots. All of them are inside the memory taken above.
+            // SAFETY: `at` maps each thread to its own slots. All of them are inside the memory that
+            // `memory.take` returned.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
@@ -194,7 +200,7 @@ impl SharedSums {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
-            // SAFETY: `at` maps each thread to its own slots, and `tile` is one of the tiles of `take`.
+            // SAFETY: `at` maps each thread to its own slots, and `take` allocated slots for this tile.
             unsafe {
                 let Four([a, b, c, d]) = self.slots.get(at);
                 self.slots.set(at, Four([add(0, a), add(1, b), add(2, c), add(3, d)]));
@@ -205,7 +211,7 @@ impl SharedSums {
     /// Returns the thread's sums of `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
-        // SAFETY: `at` maps each thread to its own slots, and `tile` is one of the tiles of `take`.
+        // SAFETY: `at` maps each thread to its own slots, and `take` allocated slots for this tile.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
         let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {

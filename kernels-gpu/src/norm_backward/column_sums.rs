@@ -1,5 +1,5 @@
-//! Adds the rows of partial sums that blocks wrote to a workspace. This is the second launch of a gradient
-//! with one value per column, such as the gradient of a weight.
+//! Adds the rows of a workspace, to which the blocks of an earlier launch wrote partial sums. A gradient with
+//! one value per column, such as the gradient of a weight, needs this second launch.
 use cuda_std::mem::{load_u32, store_u16, store_u32};
 use cuda_std::prelude::*;
 
@@ -29,14 +29,14 @@ pub struct ColumnSumsParams {
 pub const COLUMNS: u32 = 32;
 /// Threads per column. Each of them adds every `STRIPES`-th row.
 pub const STRIPES: u32 = 16;
-/// Rows per thread whose loads are in flight together.
+/// Number of rows that a thread loads together.
 ///
-/// The threads of a column load `STRIPES * STEP` = 272 rows together. This covers the rows of 264 blocks,
-/// which are two blocks per SM of an H100.
+/// The threads of a column load `STRIPES * STEP` = 272 rows at a time. On an H100, two blocks per SM are 264
+/// blocks and write 264 rows, so that one step suffices.
 const STEP: usize = 17;
 
-/// Adds the rows of workspace `sums[z]` for group `y` and the columns `32 * x` to `32 * x + 31`, in block
-/// `[x, y, z]`.
+/// Block `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`, for the columns `32 * x` to
+/// `32 * x + 31`.
 ///
 /// # Safety
 /// The host checked that `from` and `to` have the shapes of [`ColumnSums`]. A block has `[COLUMNS, STRIPES]`
@@ -50,7 +50,7 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread past the last column adds the last column, but does not write the sum.
+    // A thread past the last column computes the sum of the last column, but does not write it.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);

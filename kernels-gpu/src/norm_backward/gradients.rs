@@ -1,5 +1,5 @@
-//! The bodies of the backward kernels. They keep a row in the registers of its team (the threads that share
-//! the row), or load the row again for each pass.
+//! The bodies of the backward kernels of LayerNorm and RMSNorm. They keep a row in the registers of its team
+//! (the threads that share the row), or load the row again for each pass.
 use cuda_std::prelude::*;
 
 use super::block_sums::{BlockRows, SharedSums, SumsRow};
@@ -9,10 +9,11 @@ use super::{multi_row, prefetch};
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// Computes `dx` and the partial sums of `dw` and `db` for the rows of the block.
+/// Computes `dx` for the rows of the block, and partial sums of `dw` and `db`, the gradients of weight and
+/// bias.
 ///
-/// A row stays in `IN_REGISTERS` packs of each thread. If `IN_REGISTERS` is 0, the row is loaded again for
-/// each pass. `LAYER` is true for LayerNorm and false for RMSNorm.
+/// A row stays in `IN_REGISTERS` packs (16 bytes each) of each thread. If `IN_REGISTERS` is 0, the row is
+/// loaded again for each pass. `LAYER` is true for LayerNorm and false for RMSNorm.
 ///
 /// # Safety
 /// The host checked that:
@@ -20,7 +21,7 @@ use crate::rms::weight::Weight;
 /// - `dy`, `x`, `dx`, and `dsum` if present, have `p.rows` rows of `p.cols` elements for each group;
 /// - `weight` has one row of `p.cols` elements for each group, of the type in `weight.kind`;
 /// - each workspace of `sums` that is not null has one row of `p.cols` f32 for each block;
-/// - if `VECTOR` is true, all operands are `Rows::is_vector`;
+/// - if `VECTOR` is true, all operands allow 16-byte accesses (`Rows::is_vector`);
 /// - outputs do not overlap any other operand.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward<
@@ -36,14 +37,16 @@ pub(crate) unsafe fn norm_backward<
 ) {
     let block_rows = BlockRows::of_block(p.rows);
     let of_kind = |kind| Weight { kind, ..weight };
-    // SAFETY: the caller passes operands that the host checked. Each branch keeps the kind of the weight.
+    // SAFETY: the caller passes operands that the host checked. Each branch passes the type that the weight
+    // has.
     unsafe {
         match weight.kind {
             _ if IN_REGISTERS == 0 && VECTOR => {
                 streamed::<T, 4, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
-            // The scalar kernels test the kind of the weight at run time. It does not limit their speed.
+            // Kernels without 16-byte accesses test the type of the weight at run time. This test does not
+            // limit their speed.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -61,7 +64,7 @@ pub(crate) unsafe fn norm_backward<
                 sums,
                 p,
             ),
-            // If `T` is f32, the host passes `SAME` for an f32 weight.
+            // If `T` is f32, the host passes `SAME` instead of `F32`, so this arm is never executed.
             _ if size_of::<T>() == 4 => {}
             _ => in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(
                 &block_rows,
@@ -74,11 +77,12 @@ pub(crate) unsafe fn norm_backward<
     }
 }
 
-/// Processes the rows of the block, each in the registers of a team. The partial sums of `dw` stay in
-/// registers, those of `db` in shared memory.
+/// Processes the rows of the block. Each row stays in the registers of its team, the threads that share it.
+/// Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains those of
+/// `db` (gradient of the bias).
 ///
 /// # Safety
-/// As [`norm_backward`].
+/// The requirements of [`norm_backward`] apply.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const LAYER: bool>(
     block_rows: &BlockRows,
@@ -90,12 +94,14 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut reduction = TeamReduction::of(block_rows.team);
     let mut memory = TeamReduction::after_rows();
     let mut dweight = [T::F32Vec::splat(0.0); IN_REGISTERS];
-    // The sums of `db` are in shared memory, because registers do not suffice for two sums per column.
+    // The sums of `db`, the gradient of the bias, are in shared memory. Registers do not suffice for two sums
+    // per column.
     let dbias = SharedSums::take(&mut memory, if LAYER { IN_REGISTERS as u32 } else { 0 }, T::F32Vec::LEN);
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -112,12 +118,14 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         if VECTOR {
             let next = [(first + block_rows.step) as u32, thread::block_dim()[1], block_rows.end as u32];
-            // SAFETY: the caller passes checked operands, and `VECTOR` means that all are `Rows::is_vector`.
+            // SAFETY: the caller passes operands that the host checked, and all of them allow 16-byte
+            // accesses, because `VECTOR` is true.
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
         // Recompute the addresses. Otherwise they would occupy registers during the reductions.
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -155,11 +163,11 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     }
 }
 
-/// Processes the rows of the block, and loads each row again for each pass, with the loads of `STEP` tiles in
-/// flight together. The partial sums accumulate in the workspace.
+/// Processes the rows of the block. Each pass loads the row again, `STEP` tiles at a time. The partial sums
+/// are accumulated in the workspace in global memory.
 ///
 /// # Safety
-/// As [`norm_backward`]. Each block has one team.
+/// The requirements of [`norm_backward`] apply. All threads of a block share one row.
 #[inline(always)]
 unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: bool>(
     block_rows: &BlockRows,
@@ -179,7 +187,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes checked operands. No other team has the same row.
+        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
+        // processes this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);
@@ -202,7 +211,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // In reverse order, because the tiles that were loaded last are still in cache.
+        // Process the tiles in reverse order, because the tiles that were loaded last are still in cache.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {
@@ -219,14 +228,14 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// Computes the gradients of LayerNorm, `ROWS` rows at a time, if a row exactly fills `IN_REGISTERS` packs of
-/// each thread.
+/// Computes the gradients of LayerNorm, `ROWS` rows at a time. A row must exactly fill `IN_REGISTERS` packs
+/// (16 bytes each) of each thread.
 ///
-/// If `dsum` is present, registers suffice for only one row at a time. See
+/// If a gradient `dsum` must be added to `dx`, registers suffice for only one row at a time. See
 /// [`multi_row`](multi_row::multi_row).
 ///
 /// # Safety
-/// As [`multi_row`](multi_row::multi_row).
+/// The requirements of [`multi_row`](multi_row::multi_row) apply.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     operands: Operands,

@@ -5,13 +5,13 @@
 //! - `dx = r * (g - mean(g) - d * r^2 * mean(g * d))`, for RMSNorm without `mean(g)`;
 //! - `dw = sum of dy * d * r` over the rows that share the weight, and `db = sum of dy`.
 //!
-//! The rows of a group share the weight. Each group has `splits` blocks, and a block processes every
-//! `splits`-th batch of rows. It accumulates its partial sums of `dw` and `db` while it computes `dx`, and
-//! writes them to a workspace as one row of f32. A second kernel, [`column_sums`], adds the rows of the
-//! workspace.
+//! A group is the set of rows that share a weight. Each group has `splits` blocks, and a block processes
+//! every `splits`-th batch of rows. The block accumulates its partial sums of `dw` and `db` while it computes
+//! `dx`, and writes them to a workspace as one row of f32. A second kernel, [`column_sums`], adds the rows of
+//! the workspace.
 //!
 //! The order of each sum therefore depends only on the launch configuration. The forward pass saves no
-//! statistics.
+//! statistics, so these kernels compute mean and `r` again.
 mod block_reduce;
 mod block_sums;
 pub mod column_sums;

@@ -1,7 +1,8 @@
-//! Gradients of LayerNorm for rows that exactly fill the packs of their threads, one or two rows at a time.
+//! Gradients of LayerNorm, one or two rows at a time, for rows that exactly fill the packs (16 bytes each) of
+//! the threads.
 //!
-//! The weight in f32 and the sums over rows stay in registers, and serve both rows. This saves instructions
-//! per element, which limit LayerNorm when each sum has a pass of its own.
+//! The weight in f32 and the sums over rows stay in registers for both rows. This saves instructions per
+//! element. Their number limits the speed of LayerNorm if each sum takes a separate pass.
 //!
 //! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
 //! mean of the first [`SAMPLES`] elements of the row. This keeps cancellation small:
@@ -9,7 +10,7 @@
 //! - `shift` differs from the mean of `n` elements by at most `sqrt(n / SAMPLES)` standard deviations of the
 //!   row.
 //! - For 4096 columns, the variance loses at most 8 of its 24 bits.
-//! - For rows with random elements, it loses no bits.
+//! - For rows with random elements, the variance loses no bits.
 //!
 //! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super).
 use cuda_std::prelude::*;
@@ -24,7 +25,7 @@ use crate::rms::weight::Weight;
 /// Number of elements whose mean is the shift of a row. The lanes of half a warp load one element each.
 const SAMPLES: u32 = 16;
 
-/// The packs of `x` and `dy` of a thread in one row.
+/// The packs (16 bytes each) of `x` and `dy` that a thread has in one row.
 type Pairs<T, const IN_REGISTERS: usize> = [[Pack<T>; 2]; IN_REGISTERS];
 
 /// The addresses of the thread's columns in one row.
@@ -42,7 +43,7 @@ impl<T: Elem> RowPointers<T> {
     /// are those of row `end - 1`.
     ///
     /// # Safety
-    /// As [`multi_row`].
+    /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
         // Recompute the pointers for each row. Incremented pointers would occupy registers, one pointer per
@@ -61,7 +62,7 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // `cols` disables the bounds checks of the rows.
+        // With `cols` = `u32::MAX`, the rows perform no bounds checks.
         // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs of each thread exist.
         unsafe {
             Self {
@@ -74,8 +75,8 @@ impl<T: Elem> RowPointers<T> {
         }
     }
 
-    /// Loads the thread's packs of `tile`. If the row does not exist, `dy` is zero and adds nothing to the
-    /// sums.
+    /// Loads the thread's packs (16 bytes each) of `tile`. If the row does not exist, `dy` is zero and adds
+    /// nothing to the sums.
     #[inline(always)]
     fn load(&self, tile: u32) -> [Pack<T>; 2] {
         let (x, dy) = (self.x.load(tile, Load::ReadOnly), self.dy.load(tile, Load::ReadOnly));
@@ -91,7 +92,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     /// Returns the addresses of the rows from `first` on.
     ///
     /// # Safety
-    /// As [`multi_row`].
+    /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
         // SAFETY: the caller passes operands with the rows below `end`.
@@ -119,7 +120,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 
 /// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`.
 ///
-/// Even and odd lanes have separate accumulators, which halves the chains of dependent additions.
+/// Even and odd elements have separate accumulators, which halves the chains of dependent additions.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,
@@ -138,14 +139,15 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
     core::array::from_fn(|i| sums[0][i] + sums[1][i])
 }
 
-/// Computes `dx` and the partial sums of `dw` and `db` of LayerNorm for the rows of the block, `ROWS` at a
-/// time. `DSUM` says whether `dsum` is present.
+/// Computes the gradients of LayerNorm for the rows of the block, `ROWS` rows at a time: `dx`, and partial
+/// sums of `dw` and `db`. `DSUM` says whether a gradient `dsum` is added to `dx`.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward). In addition:
+/// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. In addition:
 ///
-/// - All operands are `Rows::is_vector` and have fewer than 2^31 rows.
-/// - A block is one team. Each thread has exactly `IN_REGISTERS` packs of a row, none of them past its end.
+/// - All operands allow 16-byte accesses (`Rows::is_vector`) and have fewer than 2^31 rows.
+/// - All threads of a block share one row. Each thread has exactly `IN_REGISTERS` packs (16 bytes each) of
+///   it, and none of them is past its end.
 #[inline(always)]
 pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
@@ -173,7 +175,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: the caller passes checked operands that are all `Rows::is_vector`.
+        // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
@@ -203,11 +205,11 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     }
 }
 
-/// Returns `offset + w`, the factor of `dy` in `g`, for the thread's columns. Without a weight, the factor is
-/// 1.
+/// Returns the factor of `dy` in `g = dy * (offset + w)`, for the thread's columns. Without a weight, the
+/// factor is 1.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward).
+/// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
 #[inline(always)]
 unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
     block_rows: &BlockRows,
@@ -216,8 +218,8 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: the caller passes a weight with one row per group. Only the row whose type matches its kind is
-    // read.
+    // SAFETY: the caller passes a weight with one row per group. Only `same` or `single` is read, whichever
+    // has the type in `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),
@@ -237,7 +239,7 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 /// Writes the block's row of partial sums to the workspace at `base`, unless `base` is null.
 ///
 /// # Safety
-/// As [`SumsRow::of`].
+/// The requirements of [`SumsRow::of`] apply.
 #[inline(always)]
 unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     block_rows: &BlockRows,

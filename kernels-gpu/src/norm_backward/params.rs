@@ -5,7 +5,8 @@ use cuda_std::prelude::*;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackwardParams {
-    /// Rows per group. The rows of a group share a weight. The grid has `[splits, groups]` blocks.
+    /// Rows per group. A group is the set of rows that share a weight. The grid has `[splits, groups]`
+    /// blocks.
     pub rows: u64,
     /// Number of consecutive rows that are [`Rows::inner_stride`] apart, before a step of
     /// [`Rows::outer_stride`]. 0: all rows are `inner_stride` apart.
@@ -18,13 +19,13 @@ pub struct NormBackwardParams {
     pub eps: f32,
     /// Value added to the weight.
     pub weight_offset: f32,
-    /// 1 if all operands are `Rows::is_vector` (16-byte accesses), else 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// 1 if a row fits in the registers of its team, the threads that share the row. Else 0.
+    /// 1 if a row fits in the registers of its team, the threads that share the row. Otherwise 0.
     pub in_registers: u32,
 }
 
-/// The operands with one row per row of the launch: a kernel argument.
+/// Kernel argument: the operands that have one row for each row that the launch processes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
@@ -32,19 +33,20 @@ pub struct Operands {
     pub dy: Rows,
     /// The norm's input.
     pub x: Rows,
-    /// A gradient that reaches the input on another path, such as the residual. It is added to `dx`. A null
-    /// base means that there is none.
+    /// A gradient that reaches the input on another path, such as a residual connection. The kernel adds it
+    /// to `dx`. If the base is null, there is no such gradient.
     pub dsum: Rows,
     /// The output: the gradient of the norm's input.
     pub dx: Rows,
 }
 
-/// The workspaces for partial sums, one row of f32 per block: a kernel argument. Null if a gradient is not
-/// needed.
+/// Kernel argument: the workspaces for partial sums, with one row of f32 per block. A workspace is null if
+/// its gradient is not needed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PartialSums {
-    /// Partial sums of `dy * d * r`, the gradient of the weight.
+    /// Partial sums of the gradient of the weight, `dy * d * r`. [`norm_backward`](super) defines `d` and
+    /// `r`.
     pub dweight: *mut u8,
     /// Partial sums of `dy`, the gradient of the bias.
     pub dbias: *mut u8,

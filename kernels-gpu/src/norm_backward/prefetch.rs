@@ -15,7 +15,8 @@ use super::params::{NormBackwardParams, Operands};
 /// rows are skipped. Row indices wrap at 2^32, so larger indices prefetch wrong rows. This only costs time.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward). All operands are `Rows::is_vector`.
+/// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. All operands allow 16-byte
+/// accesses (`Rows::is_vector`).
 #[inline(always)]
 pub(super) unsafe fn prefetch<T: Elem>(
     operands: &Operands,

@@ -1,4 +1,4 @@
-//! A row of `x` and `dy`, and the operations of the passes on each tile of the row.
+//! The gradient of a norm for one row: loads `x` and `dy`, adds each tile to the sums, and computes `dx`.
 //!
 //! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super). A tile is one pack (16
 //! bytes) of each thread of the team, the threads that share the row. `LAYER` is true for LayerNorm and false
@@ -38,8 +38,8 @@ pub(super) struct RowMoments {
 }
 
 impl RowMoments {
-    /// Computes the statistics from the means over a row. If the row does not exist, all are zero, so the row
-    /// adds nothing to the sums.
+    /// Computes the statistics from the means over a row. If the row does not exist, all statistics are zero,
+    /// so that the row adds nothing to the sums.
     #[inline(always)]
     pub fn of(mean: f32, offset: f32, [squares, products]: [f32; 2], eps: f32, at: RowIndex) -> Self {
         let inv_rms = if at.exists() { rsqrt(squares + eps) } else { 0.0 };
@@ -58,10 +58,11 @@ pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER> {
-    /// Returns the operands of the team's row at `at`, and the row of `dx`.
+    /// Returns the operands of row `at`, and the row of the output `dx`. All threads of the team share this
+    /// row.
     ///
     /// # Safety
-    /// As [`norm_backward`](super::gradients::norm_backward).
+    /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
     #[inline(always)]
     pub unsafe fn of(
         block_rows: &BlockRows,
@@ -73,8 +74,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         let team = block_rows.team.opaque();
         let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
         let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
-        // SAFETY: the host checked that each operand has the rows of the launch, and the weight one row per
-        // group.
+        // SAFETY: the host checked that each operand has every row of the launch, and that the weight has one
+        // row per group.
         unsafe {
             let (x, dy) = (Row::of(&operands.x, team, at, p.cols), Row::of(&operands.dy, team, at, p.cols));
             let dsum = Row::of(&operands.dsum, team, at, p.cols);
@@ -89,8 +90,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         }
     }
 
-    /// Loads the thread's packs of the `N` tiles from `first` on. Past the end of the row, packs are zero, so
-    /// that they add nothing to the sums that contain `g`.
+    /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Past the end of the row,
+    /// packs are zero, so that they add nothing to the sums that contain `g`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -108,19 +109,21 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
-    /// Returns `d`. Lanes past the end of the row have no meaning.
+    /// Returns `d`: `x - mean` for LayerNorm, `x` for RMSNorm. Elements past the end of the row are not
+    /// valid.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
     }
 
-    /// Adds the lanes of a tile to the sums of `x` and `g`.
+    /// Adds the elements of a tile to the sums of `x` and `g = dy * (offset + w)`.
     #[inline(always)]
     pub fn means(&self, tile: u32, pair: RowPair<T>, sum: LaneSums) -> LaneSums {
         sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// Adds the lanes of a tile to the sums of `d^2` and `g * d`.
+    /// Adds the elements of a tile to the sums of `d^2` and `g * d`, with `d = x - mean` and
+    /// `g = dy * (offset + w)`.
     #[inline(always)]
     pub fn products(&self, tile: u32, pair: RowPair<T>, mean: f32, sum: LaneSums) -> LaneSums {
         let pair = if LAYER { pair.opaque_lanes() } else { pair };
@@ -129,14 +132,15 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         sum.with(d, self.weighted(tile, pair.dy.lanes()), |d, g, [a, b]| [fma(d, d, a), fma(g, d, b)])
     }
 
-    /// Returns `dy` and `d`. Past the end of the row, `dy` is 0.
+    /// Returns `dy` and `d` (`x - mean` for LayerNorm, `x` for RMSNorm). Past the end of the row, `dy` is 0.
     #[inline(always)]
     pub fn lanes(&self, pair: RowPair<T>, stats: RowMoments) -> [T::F32Vec; 2] {
         let pair = pair.opaque_lanes();
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// Returns `dx` of a tile, rounded. If `dsum` is present, it is added before the rounding.
+    /// Returns `dx` of a tile, rounded to `T`. If a second gradient `dsum` is present, it is added before the
+    /// rounding.
     #[inline(always)]
     pub fn dx(&self, tile: u32, [dy, d]: [T::F32Vec; 2], stats: RowMoments) -> Pack<T> {
         let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
@@ -145,10 +149,10 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 }
 
-/// Successive reductions over the teams of a block.
+/// A sequence of reductions, each over the teams of a block. A team is the set of threads that share a row.
 ///
-/// They alternate between two regions of shared memory, so no warp overwrites a value that another warp still
-/// reads.
+/// Consecutive reductions use two different regions of shared memory, so that no warp overwrites a value that
+/// another warp still reads.
 pub(super) struct TeamReduction {
     team: Team,
     second: bool,
@@ -176,8 +180,8 @@ impl TeamReduction {
         memory
     }
 
-    /// Returns the means over the team's row of two values, from the threads' sums. Every thread of the block
-    /// calls it.
+    /// Returns the means of two values over the row of the team (the threads that share it). The arguments
+    /// are the sums of each thread. Every thread of the block must call this method.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
@@ -191,8 +195,8 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over a thread's lanes. Even and odd lanes have separate accumulators, which halves the chains of
-/// dependent additions and needs few registers.
+/// Two sums over the elements of a thread. Even and odd elements have separate accumulators, which halves the
+/// chains of dependent additions and needs few registers.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 
@@ -200,7 +204,7 @@ impl LaneSums {
     /// The sums before the first lane.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// Adds the lanes of `a` and `b`. `add` adds one lane of each to a pair of accumulators.
+    /// Adds the elements of `a` and `b`. `add` adds one element of each to a pair of accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;

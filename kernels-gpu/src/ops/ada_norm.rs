@@ -1,14 +1,17 @@
 //! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation of a diffusion transformer,
-//! in one pass. The `pair` kernels also write a second output, with another modulation of the same norm.
+//! in one pass. The `pair` kernels also write a second output, which applies another scale and shift to the
+//! same norm.
 //!
-//! `scale` and `shift` are one row for all rows, one per batch, or one per token. Each may be the sum of a
-//! table and a value.
+//! `scale` and `shift` are one row for all rows, one per batch, or one per token. Each may be a sum
+//! `table + value`, such as `scale_shift_table + temb`.
+//!
+//! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
 //! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
-//! - `_same`, `_f32`, `_tabled` and `_affine` are for one form of the operands:
+//! - `_same`, `_f32`, `_tabled` and `_affine` are compiled for one combination of operand dtypes: see
 //!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
 
@@ -25,7 +28,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, W
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// The reduction and the modulated result of a row, compiled once for each form of the operands.
+/// Reduces a row and writes the modulated result. It is compiled once for each combination of operand dtypes
+/// (form).
 struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
     normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
@@ -43,9 +47,9 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNorm
 /// The host checked these facts:
 ///
 /// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
-/// - Scales and shifts have as many elements, of the types that their kinds state. Weight, bias and tables
-///   are one row.
-/// - All operands allow the access `A`, and `p.form` is their form.
+/// - Scales and shifts have a value for each of these elements, of the type in their `kind`. Weight, bias and
+///   tables are one row.
+/// - All operands allow the access type `A`, and `p.form` describes their dtypes.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
@@ -54,8 +58,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the operands, and `p.form` is their form. Only this warp or block writes row
-    // `row.at`.
+    // SAFETY: the host checked the operands, and `p.form` describes their dtypes. Only this warp (or block)
+    // writes row `row.at`.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
@@ -64,7 +68,7 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply, for the access that `p.access` states.
+/// The requirements of [`ada_norm`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -73,8 +77,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -84,8 +88,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. Rows have as many tiles as `A` keeps in registers, and the
-/// operands have the form `F`.
+/// The requirements of [`ada_norm`] apply. A row has as many tiles (128 columns each) as `A` keeps in
+/// registers. The operands have the dtypes of the form `F`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -93,16 +97,16 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands of the form `F`.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. Rows have four times as many tiles as `A` keeps in a thread's
-/// registers, and the operands have the form `F`.
+/// The requirements of [`ada_norm`] apply. A row has four times as many tiles (128 columns each) as `A` keeps
+/// in the registers of a warp. The operands have the dtypes of the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -110,15 +114,15 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands of the form `F`.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply, for rows of whole tiles.
+/// The requirements of [`ada_norm`] apply. All rows consist of whole tiles (128 columns each).
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -127,12 +131,12 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles.
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads per SM that leave 96 registers per thread, as many as the forms need. A LayerNorm
-/// compiled for sm_80 needs one more register, so its minimum there is 4 blocks.
+/// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread has 96 registers, as many as
+/// these kernels need. LayerNorm kernels for sm_80 need one more register, so their minimum is 4.
 const BLOCKS: u32 = 5;
 
 entry! {

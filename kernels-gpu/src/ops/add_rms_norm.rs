@@ -7,7 +7,8 @@ use cuda_std::prelude::*;
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
-/// The rows `x + residual`. The first load of a tile also writes it to `sum`.
+/// The rows `x + residual`. When the kernel loads a tile for the first time, it also writes the tile of the
+/// sum to `sum`.
 #[derive(Clone, Copy)]
 struct Add<T, const VECTOR: bool> {
     x: Row<T, VECTOR>,
@@ -38,14 +39,15 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Adds again. Two reads from L2 are faster than reading `sum` back, which would wait for its write.
+    /// Computes the sum again. To load `x` and `residual` from L2 is faster than to load `sum`, because that
+    /// load would wait for the store of `sum`.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end on an L2 line.
+        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);
@@ -55,8 +57,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
 
 /// # Safety
 /// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and the
-/// weight `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` and `sum` overlap no other
-/// operand.
+/// weight `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` and
+/// `sum` overlap no other operand.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -68,7 +70,8 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y` and `sum`.
+    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
+    // `at` of `y` and `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),
@@ -83,12 +86,13 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// The requirements of [`add_rms_norm`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`add_rms_norm`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
@@ -99,7 +103,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, 
 }
 
 /// # Safety
-/// The requirements of [`add_rms_norm`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`add_rms_norm`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -110,7 +114,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

@@ -1,8 +1,8 @@
 //! Attention, `out = softmax(scale * q kᵀ) v`: the entry points of the kernels in
 //! [`mma`](crate::attention::mma).
 //!
-//! `_d64` to `_d256` take heads of up to that many columns. The `_general` kernels also take a mask, a
-//! softcap, any scale and any alignment.
+//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. The `_general` kernels also
+//! support a mask, a softcap, any scale and any alignment.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -27,14 +27,15 @@ pub struct Kernel {
 pub struct KernelsOfDim {
     /// Largest head dimension.
     pub dim: u32,
-    /// Kernels without mask and softcap. The host uses the first one whose shared memory the GPU has.
+    /// Kernels without mask and softcap. The host uses the first kernel whose tiles fit in the shared memory
+    /// of the GPU.
     pub plain: &'static [Kernel],
     /// Kernel with mask, softcap, any scale and any alignment.
     pub general: Kernel,
 }
 
-/// All kernels, in ascending order of the head dimension. The general kernels have smaller tiles, because as
-/// many scores per tile would need more registers than a thread has.
+/// All kernels, in ascending order of the head dimension. The general kernels (with mask and softcap) have
+/// smaller tiles, because larger tiles of scores would need more registers than a thread has.
 pub const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
     KernelsOfDim {
         dim: 64,
@@ -74,7 +75,8 @@ const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers
 const S256: Tiling = Tiling { cols16: 4, ..D256 };
 const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
 
-// The general kernels have no fallback, so their shared memory must fit on every GPU from sm_80 on.
+// The general kernels (with mask and softcap) exist in only one tile size. Its shared memory must therefore
+// fit on every GPU from sm_80 on.
 const _: () = {
     let mut at = 0;
     while at < KERNELS_BY_DIM.len() {
@@ -101,7 +103,8 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // Eight warps per SM: with more warps, a thread would have too few registers.
+    // These bounds reserve registers for eight warps per SM. With more warps, a thread would have too few
+    // registers.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
     unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }

@@ -1,10 +1,13 @@
 //! The gradients `dq`, `dk` and `dv` of attention: the entry points of the kernels in
 //! [`backward`](crate::attention::backward), which has the formulas.
 //!
-//! `_delta` runs first. Then `_query` computes `dq`, and `_key` computes `dk` and `dv`, for heads of up to
-//! 64, 128 and 256 columns. With 256 columns, the registers hold only one accumulator: `_key_d256` computes
-//! `dk`, and `_value_d256` computes `dv`. The `_general` kernels also take a mask, a softcap, any scale and
-//! any alignment. Their smaller tiles leave registers for these.
+//! The `_delta` kernel runs first, and computes the sum of `dO * O` for each query. Then a `_query` kernel
+//! computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256` state the
+//! largest head dimension. For 256, registers suffice for only one accumulator: `_key_d256` computes `dk`,
+//! and `_value_d256` computes `dv`.
+//!
+//! The `_general` kernels also support a mask, a softcap, any scale and any alignment. They have smaller
+//! tiles, because these features need registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -26,13 +29,14 @@ pub struct BackwardKernel {
     pub tiling: Tiling,
 }
 
-/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels.
+/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels,
+/// which support a mask and a softcap.
 pub struct BackwardKernels {
     /// Largest head dimension.
     pub dim: u32,
     /// Kernels for `dq`.
     pub query: [BackwardKernel; 2],
-    /// Kernels for `dk` and `dv`: one kernel for both, or one for each.
+    /// One kernel that computes `dk` and `dv`, or one kernel for each of them.
     pub key: [&'static [BackwardKernel]; 2],
 }
 
@@ -84,7 +88,8 @@ const G128: Tiling = Tiling { rows16: 1, ..Q128 };
 const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
 const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
 
-// The general kernels have no fallback, so their shared memory must fit on every GPU from sm_80 on.
+// The general kernels (with mask and softcap) exist in only one tile size. Its shared memory must therefore
+// fit on every GPU from sm_80 on.
 const _: () = {
     let mut at = 0;
     while at < KERNELS_BY_DIM.len() {
@@ -119,7 +124,8 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // Eight warps per SM: with more warps, a thread would have too few registers.
+    // These bounds reserve registers for eight warps per SM. With more warps, a thread would have too few
+    // registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

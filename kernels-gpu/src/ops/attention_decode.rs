@@ -1,8 +1,8 @@
 //! Attention of few queries against many keys (split-KV decoding): the entry points of the kernels in
 //! [`decode`](crate::attention::decode).
 //!
-//! `_d64` to `_d256` compute partial results for splits of the keys, for heads of up to that many columns.
-//! Then `_combine` combines the partial results of each query.
+//! The keys are divided into splits. The `_d64` to `_d256` kernels (by largest head dimension) compute a
+//! partial result for each split. Then the `_combine` kernel combines the partial results of each query.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

@@ -5,12 +5,13 @@
 //! type before the PV multiplication. The result is rounded once. `docs/internals/attention.md` describes the
 //! design and the measurements.
 //!
-//! There are kernels for each head dimension:
+//! For each head dimension, there are kernels with these suffixes:
 //!
-//! - No suffix: all queries see all keys.
-//! - `_causal`: query `i` sees the keys up to `i + diagonal`.
-//! - `_padded`: a mask hides keys. Heads of more than 128 columns have no such kernel.
-//! - `_even`: tiles of 128 keys instead of 144, for numbers of keys that leave less of the last tile empty.
+//! - No suffix: each query attends to all keys.
+//! - `_causal`: query `i` attends to the keys up to `i + diagonal`.
+//! - `_padded`: a mask excludes keys, for example padding. There is no such kernel for head dimensions above
+//!   128.
+//! - `_even`: tiles of 128 keys instead of 144. The host uses it if less of the last tile is then empty.
 #![cfg(target_feature = "sm_90a")]
 
 use cuda_std::hopper::tensor_map::{Map, TensorMap};

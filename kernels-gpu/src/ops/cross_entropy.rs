@@ -1,8 +1,9 @@
 //! Cross-entropy of logits with one class index per row, as `torch.nn.functional.cross_entropy`:
 //! `loss[r] = lse[r] - x[r, target[r]]` with `lse[r] = ln(sum_c(exp(x[r, c])))`.
 //!
-//! The kernel reads each row once from memory, whatever its length, and writes nothing of the size of a row.
-//! It sums the exponentials online, relative to the largest logit so far.
+//! The kernel reads each row only once from global memory, for any number of classes. It writes only `loss`
+//! and `lse`, because it does not store probabilities. It sums the exponentials online, relative to the
+//! largest logit so far.
 //!
 //! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss adds
 //! `z * lse^2`. A row with an ignored target has loss 0. A row whose target is not a class has loss NaN.
@@ -22,12 +23,12 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// Scale of the sum of logits, from which label smoothing computes their mean. With the scale, a sum of 2^32
-/// times the largest float32 does not overflow. A power of two changes no bit of a sum that would not
-/// overflow without it.
+/// Factor of the sum of logits, from which label smoothing computes their mean. With this factor, a sum of
+/// 2^32 times the largest f32 does not overflow. It is a power of two, so it changes only the exponent of a
+/// sum.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
-/// Returns `SCALE` times the sum of the lanes, added as a balanced tree.
+/// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
 #[inline(always)]
 fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     let half = L::LEN as usize / 2;
@@ -41,12 +42,13 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     sums.get(0)
 }
 
-/// Computes the loss of the team's row (team: the threads that share a row). The row is read in steps of
-/// `STEP` tiles, whose loads are in flight together.
+/// Computes the loss of the row that the threads of a team share. The row is read in steps of `STEP` tiles
+/// (one 16-byte pack per thread each), whose loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets and both results have one
-/// element per row. If `VECTOR`, `x` is `Rows::is_vector`. The results overlap no other operand.
+/// element per row. If `VECTOR`, `x` allows 16-byte accesses (`Rows::is_vector`). The results overlap no
+/// other operand.
 #[inline(always)]
 unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -67,15 +69,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         let first = step * STEP as u32;
         partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
-            // Load the tile again with zeros past the end, where `logits` has -inf. The load hits L1. Only
-            // label smoothing needs it.
+            // Label smoothing needs the sum of the logits. Load the tile again (from L1), because past the
+            // end of the row this load returns 0, but `logits` returns -inf.
             for i in 0..STEP {
                 scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
         }
     }
-    // Look up the target after the loop. Before the loop, the row's loads would wait for it. The target's
-    // logit comes from L1 or L2 during the reduction.
+    // Load the logit of the target after the loop, from L1 or L2, during the reduction. Before the loop, the
+    // loads of the row would wait until the target is loaded.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
@@ -92,7 +94,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // Not `lse - hit`: with large logits, the rounding error of `lse` can exceed the loss.
+    // Do not compute `lse - hit`: with large logits, the rounding error of `lse` can exceed the loss.
     let mut loss = log_sum - (hit - max);
     if smoothed {
         let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
@@ -106,8 +108,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         loss = 0.0;
     }
     let row_address = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
-    // SAFETY: the host checked that both results have an element per row. Only this thread writes those of
-    // `team.row`.
+    // SAFETY: the host checked that `loss` and `lse` have one element per row. Only this thread writes the
+    // elements of `team.row`.
     unsafe {
         store_u32(row_address(losses.loss), loss.to_bits(), Store::Default);
         store_u32(row_address(losses.lse), lse.to_bits(), Store::Default);
@@ -115,11 +117,13 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// The requirements of [`cross_entropy`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only if `x` is `Rows::is_vector`. The caller passes checked operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` allows
+    // 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

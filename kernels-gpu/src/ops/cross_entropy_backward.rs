@@ -13,8 +13,8 @@ use cuda_std::prelude::*;
 use crate::softmax::online::{exp, logits};
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
-/// Saved `lse` of the forward pass and incoming gradient of the loss, one f32 per row each: a kernel
-/// argument.
+/// Kernel argument: `lse` from the forward pass, and the incoming gradient of the loss. Each has one f32 per
+/// row.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Gradients {
@@ -65,12 +65,13 @@ impl RowGradient {
     }
 }
 
-/// Computes the gradient of the team's row (team: the threads that share a row). The row is read in steps of
-/// `STEP` tiles, whose loads are in flight together.
+/// Computes the gradient of the row that the threads of a team share. The row is read in steps of `STEP`
+/// tiles (one 16-byte pack per thread each), whose loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
-/// have one element per row. If `VECTOR`, `x` and `dx` are `Rows::is_vector`. `dx` overlaps no other operand.
+/// have one element per row. If `VECTOR`, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`). `dx`
+/// overlaps no other operand.
 #[inline(always)]
 unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -84,7 +85,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team writes row `at` of `dx`.
+    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
@@ -111,7 +112,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
             dx.store(first + i as u32, gradient, Store::Default);
         }
     }
-    // The thread that has the target's column overwrites its element, once per row.
+    // In the column of the target, the gradient has another formula. The thread that wrote this column
+    // overwrites it.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)
@@ -121,13 +123,13 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// The requirements of [`cross_entropy_backward`] apply. `p.vector` states whether the rows are
-/// `Rows::is_vector`.
+/// The requirements of [`cross_entropy_backward`] apply. If `p.vector` is 1, the rows allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only if `x` and `dx` are `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` and `dx`
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

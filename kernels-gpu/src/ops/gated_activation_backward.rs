@@ -7,8 +7,9 @@ use crate::elementwise::activations::{ActivationParams, GatedOperands as Operand
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that all operands have the rows of the extent. If `VECTOR`, all of them are
-/// `Rows::is_vector`, and the biases are aligned to 16 bytes. `dx` and `dgate` overlap no other operand.
+/// The host checked that all operands have the rows that `extent` describes. If `VECTOR`, all of them allow
+/// 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `dx` and `dgate` overlap no
+/// other operand.
 #[inline(always)]
 unsafe fn gated_activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,

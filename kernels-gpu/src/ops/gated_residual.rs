@@ -11,8 +11,8 @@ use crate::layout::operand_kind::OperandKind;
 use crate::norm::gated_residual::{GatedResidualArg, clamped};
 use crate::norm::operand::{Modulation, Operand};
 
-/// Threads per block. With these three inputs, blocks of 256 threads take 0.3 to 0.8 % less time than blocks
-/// of 128 on an H200 (`benches/results/decisions/elementwise.txt`).
+/// Threads per block. For the three inputs `x`, `y` and gate, 256 threads take 0.3 to 0.8 % less time than
+/// 128 on an H200 (`benches/results/decisions/elementwise.txt`).
 pub const THREADS: u32 = 256;
 
 /// A thread's elements of the gate.
@@ -20,16 +20,16 @@ pub const THREADS: u32 = 256;
 enum GateElements<T: Elem> {
     /// The gate has the element type of the other operands.
     Same(Pack<T>),
-    /// The gate is f32, or a sum that was computed in f32.
+    /// The gate is f32, or it is a sum `table + value` that was computed in f32.
     F32(T::F32Vec),
 }
 
 impl<T: Elem> GateElements<T> {
     /// # Safety
-    /// The requirements of [`ThreadElements::load`] apply, for the type that the operand's kind states.
+    /// The requirements of [`ThreadElements::load`] apply, for the element type in `operand.kind`.
     #[inline(always)]
     unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
-        // SAFETY: the caller passes an operand of the extent, of the type that its kind states.
+        // SAFETY: the caller passes an operand with all rows of the launch, of the type in `operand.kind`.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),
@@ -46,10 +46,12 @@ impl<T: Elem> GateElements<T> {
         }
     }
 
-    /// Adds the gate's table, if there is one. If both have type `T`, the sum is rounded to `T`.
+    /// Adds the gate's table, such as `scale_shift_table`, if there is one. If table and gate have type `T`,
+    /// the sum is rounded to `T`.
     ///
     /// # Safety
-    /// The requirements of [`ThreadElements::load`] apply to the table, for the type that its kind states.
+    /// The requirements of [`ThreadElements::load`] apply to the table, for the element type in
+    /// `gate.table.kind`.
     #[inline(always)]
     unsafe fn plus_table<const VECTOR: bool>(
         self,
@@ -59,7 +61,7 @@ impl<T: Elem> GateElements<T> {
         if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
-        // SAFETY: the caller passes a table with the dtype that the kind of the operand names.
+        // SAFETY: the caller passes a table of the type in `gate.table.kind`.
         match (self, unsafe { Self::of(&gate.table, elements) }) {
             (Self::Same(value), Self::Same(table)) => {
                 Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())
@@ -70,9 +72,9 @@ impl<T: Elem> GateElements<T> {
 }
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the rows of the extent. The gate has as many, of the type
-/// that its kind states, and its table is one row. If `VECTOR`, all of them are `Rows::is_vector`. `sum`
-/// overlaps no other operand.
+/// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate has the same
+/// rows, of the type in its `kind`, and its table is one row. If `VECTOR`, all of them allow 16-byte accesses
+/// (`Rows::is_vector`). `sum` overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,

@@ -2,12 +2,14 @@
 //! diffusion transformer, the sum ends one block and the norm starts the next. The norm is a LayerNorm or an
 //! RMSNorm, and reads the rounded sum.
 //!
+//! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
-//! - `_smem4` needs the same. It stages one row per block.
+//! - `_smem4` needs rows of whole tiles too. It stages one row per block.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
-//! - `_same`, `_f32` and `_tabled` are for one form of the operands:
+//! - `_same`, `_f32` and `_tabled` are compiled for one combination of operand dtypes: see
 //!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
 
@@ -25,8 +27,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// The reduction and the modulated result of a row, compiled once for each form of the operands. Gate, scale
-/// and shift have the same form.
+/// Reduces a row and writes the modulated result. It is compiled once for each combination of operand dtypes
+/// (form). Gate, scale and shift have the same dtype.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -39,8 +41,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         let Self { row, gated, affine, normed, norm } = self;
-        // SAFETY: the caller passes operands of the forms `F` and `P`. Only this warp or block writes row
-        // `row.at`.
+        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`. Only this warp
+        // (or block) writes row `row.at`.
         unsafe {
             let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
             ModulatedNorm { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
@@ -49,8 +51,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
 }
 
 /// # Safety
-/// The host checked the requirements of the `gated_residual` and `ada_norm` kernels. The two outputs do not
-/// overlap.
+/// The host checked the requirements of the `gated_residual` kernels and of the `ada_norm` kernels. The
+/// outputs `sum` and `normed` do not overlap.
 #[inline(always)]
 unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
     gated: GatedResidualArg,
@@ -65,7 +67,7 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply, for the access that `p.access` states.
+/// The requirements of [`gated_residual_ada_norm`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -74,8 +76,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -85,7 +87,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. Rows have as many tiles as `A` keeps in registers.
+/// The requirements of [`gated_residual_ada_norm`] apply. A row has as many tiles (128 columns each) as `A`
+/// keeps in registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -93,16 +96,17 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of as many tiles as `A` keeps in registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as `A` keeps in
+    // registers.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. Rows have four times as many tiles as `A` keeps in
-/// a thread's registers, and the operands have the form `F`.
+/// The requirements of [`gated_residual_ada_norm`] apply. A row has four times as many tiles (128 columns
+/// each) as `A` keeps in the registers of a warp. The operands have the dtypes of the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -110,12 +114,13 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: the caller passes checked operands of the form `F`, with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`. Their rows
+    // consist of whole tiles.
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply, for rows of whole tiles.
+/// The requirements of [`gated_residual_ada_norm`] apply. All rows consist of whole tiles (128 columns each).
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -123,10 +128,10 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of whole tiles.
+    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

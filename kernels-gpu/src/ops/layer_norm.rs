@@ -4,6 +4,8 @@
 //! If torch would use its vectorized kernel (columns divisible by 4, aligned rows), the result has the same
 //! bits as `torch.nn.LayerNorm`.
 //!
+//! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_warp<n>` keeps a row of `n` tiles of 128 columns in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
@@ -29,8 +31,8 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Number of vec4s whose weight and bias are loaded together. Four at a time take more registers. In the
-    // kernels with the value 1, they would leave fewer blocks per SM.
+    // Number of vec4s (four columns each) whose weight and bias are loaded together. Four at a time need more
+    // registers. In the kernels with the value 1, these registers would reduce the number of blocks per SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -48,21 +50,22 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     }
 }
 
-/// Whether a warp keeps five tiles of a 16-bit row in registers, with only 48 registers per thread. Then f32
-/// weights and biases are loaded one vec4 at a time. A norm without weight and bias has no code of its own.
+/// Whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has only 48
+/// registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without weight
+/// and bias has no separate instantiation.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. Weight and bias are one row, of
-/// the types that their kinds state. All operands allow the access `A`. `y` overlaps no other operand.
-/// `p.form` is the form of the operands.
+/// the types in their `kind`. All operands allow the access type `A`. `y` overlaps no other operand. `p.form`
+/// describes the dtypes of the operands.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the operands, and `p.form` is their form. Only this warp or block writes row
-    // `row.at`.
+    // SAFETY: the host checked the operands, and `p.form` describes their dtypes. Only this warp (or block)
+    // writes row `row.at`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -83,7 +86,7 @@ unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: No
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. Weight and bias have the form `P`.
+/// The requirements of [`layer_norm`] apply. The dtypes of weight and bias agree with the loader `P`.
 #[inline(always)]
 unsafe fn run<T: Elem, P: Parameters, A: Access>(
     row: &RowContext<T, A>,
@@ -92,8 +95,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: the caller passes a weight and a bias of the form `P`, and a row of `y` that no other warp or
-    // block writes.
+    // SAFETY: the caller passes a weight and a bias whose dtypes agree with the loader `P`. No other warp or
+    // block writes this row of `y`.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };
@@ -101,12 +104,12 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply, for the access that `p.access` states.
+/// The requirements of [`layer_norm`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
@@ -117,7 +120,8 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. Rows have as many tiles as `A` keeps in registers.
+/// The requirements of [`layer_norm`] apply. A row has as many tiles (128 columns each) as `A` keeps in
+/// registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -125,16 +129,17 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of as many tiles as `A` keeps in registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as `A` keeps in
+    // registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. Rows have four times as many tiles as `A` keeps in a thread's
-/// registers.
+/// The requirements of [`layer_norm`] apply. A row has four times as many tiles (128 columns each) as `A`
+/// keeps in the registers of a warp.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -142,10 +147,11 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes checked operands with rows of as many tiles as the block keeps in registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as the block keeps in
+    // registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 

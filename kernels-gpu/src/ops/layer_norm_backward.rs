@@ -1,10 +1,13 @@
 //! Gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
+//! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
-//! - `_rows2_block2` needs the same with two packs per thread. It works on two rows at a time.
+//! - `_rows2_block2` needs rows that allow 16-byte accesses and exactly fill two packs per thread. It
+//!   processes two rows at a time.
 //! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the other kernels write to
 //!   a workspace.
 use cuda_std::prelude::*;
@@ -15,12 +18,13 @@ use crate::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use crate::rms::weight::Weight;
 
 /// # Safety
-/// The requirements of [`norm_backward`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`norm_backward`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
-    // are `Rows::is_vector`.
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, true>(operands, weight, sums, p)
@@ -33,7 +37,7 @@ unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialS
 }
 
 /// # Safety
-/// The requirements of [`norm_backward`] apply. All operands are `Rows::is_vector`.
+/// The requirements of [`norm_backward`] apply. All operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem>(
     operands: Operands,
@@ -42,7 +46,7 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
@@ -56,7 +60,7 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked, with rows that fill `IN_REGISTERS` packs of
+    // SAFETY: the caller passes operands that the host checked. A row exactly fills `IN_REGISTERS` packs of
     // each thread.
     unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }

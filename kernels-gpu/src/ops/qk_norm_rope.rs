@@ -1,14 +1,15 @@
 //! LayerNorm or RMSNorm of queries and keys, followed by rotary position embedding (RoPE), in one launch. The
 //! norm is over each head or over all heads together. The launch reads and writes each tensor once.
 //!
-//! These kernels need an RMSNorm, and rotate all columns or none:
+//! The suffixes of kernel names have these meanings. The first kernels are only for RMSNorm, and rotate all
+//! columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
-//! - `_qk_warp1`: the same for heads of 128 columns with different angles in each head.
+//! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
 //! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
-//!   head, or all heads normalized together. Pairs of columns are interleaved.
+//!   head, or all heads normalized together. They rotate interleaved pairs of columns.
 //!
-//! These kernels take the other cases:
+//! The other kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
 //!
 //! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4
 //!   accesses.
@@ -36,8 +37,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -46,8 +47,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
 }
 
@@ -56,8 +57,8 @@ unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rota
 #[inline(always)]
 unsafe fn paired<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
@@ -71,8 +72,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { register_rows::<T, IN_REGISTERS>(q, k, rotary, p) }
 }
 
@@ -86,8 +87,8 @@ unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 

@@ -1,8 +1,8 @@
-//! Mochi's gated residual: `out = x + rms(branch) * tanh(gate)`. The `modulated` kernels also compute the
-//! next norm, `normed = rms(out) * (1 + scale)`, in the same launch.
+//! The gated residual of the Mochi video model: `out = x + rms(branch) * tanh(gate)`. The `modulated` kernels
+//! also compute the next norm, `normed = rms(out) * (1 + scale)`, in the same launch.
 //!
 //! The roundings are those of Mochi in diffusers and in genmo's code. The product is computed in f32 and
-//! rounded. The sum is rounded. `normed` is computed in f32 from the rounded sum, and rounded once.
+//! rounded. The sum is rounded. `normed` is computed in f32 from the rounded sum and rounded once.
 //!
 //! `_any` takes any layout. `_block6` keeps Mochi's rows of 3072 columns in the registers of a block's four
 //! warps.
@@ -47,13 +47,13 @@ pub struct Scaled {
 
 /// # Safety
 /// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements. Gate and
-/// scale have as many, of the types that their kinds state. All operands allow the access `A`. The outputs
-/// overlap no other operand.
+/// scale have the same rows, of the types in their `kind`. All operands allow the access type `A`. The
+/// outputs overlap no other operand.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked the operands. Only this warp or block writes row `at` of `out`.
+    // SAFETY: the host checked the operands. Only this warp (or block) writes row `at` of `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -64,7 +64,7 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: the host checked scale and `normed`. Only this warp or block writes row `at` of `normed`.
+    // SAFETY: the host checked scale and `normed`. Only this warp (or block) writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
@@ -76,13 +76,14 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
     }
     let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
-    // If rows are staged in shared memory, this reduction replaces the branch there with the sums.
+    // If the row is staged in shared memory, this reduction replaces the values of `branch` there by the
+    // sums.
     let stats = row.reduce::<MeanSquare, _>(sum);
     row.write(sum, stats, sink);
 }
 
-/// Computes the same results for a row that stays in registers. The loads of the whole branch and of `x` are
-/// in flight together.
+/// Computes the results of [`residual`] for a row that stays in registers. The loads of whole rows of
+/// `branch` and `x` are in flight together.
 #[inline(always)]
 fn run_in_registers<T: Elem, A: Access>(
     row: &RowContext<T, A>,
@@ -107,7 +108,7 @@ fn run_in_registers<T: Elem, A: Access>(
     }
 }
 
-/// The rows of the sum, with the operands that they are computed from.
+/// The rows of the sum `x + rms(branch) * tanh(gate)`, with the operands that they are computed from.
 #[derive(Clone, Copy)]
 struct SumRows<T, A> {
     row: RowContext<T, A>,
@@ -125,7 +126,8 @@ impl<T: Elem, A: Access> SumRows<T, A> {
         self.add_to(tile, self.row.staged_vec4(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
-    /// Computes and writes the same vec4, from a `branch` that the caller has loaded.
+    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. The caller has loaded
+    /// `branch`.
     #[inline(always)]
     fn add_to(&self, tile: u32, branch: Vec4<T>, x: Vec4<T>) -> Vec4<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
@@ -167,7 +169,7 @@ impl<T: Elem, A: Access> Source<T, A> for SumRows<T, A> {
     }
 }
 
-/// Writes `normed = sum * inv * (1 + scale)`: the pass after the second reduction.
+/// Writes `normed = sum * inv * (1 + scale)` after the second reduction, which computes `inv`.
 struct ModulatedSink<T, A> {
     scale: ModulationRow<T, A>,
     normed: Vec4RowMut<T, A>,
@@ -189,7 +191,7 @@ impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
 }
 
 /// # Safety
-/// The requirements of [`residual`] apply, for the access that `p.access` states.
+/// The requirements of [`residual`] apply, with the access type in `p.access` as `A`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     gated: TanhGated,
@@ -197,8 +199,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
+    // that all of them allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -209,21 +211,22 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 }
 
 /// # Safety
-/// The requirements of [`residual`] apply. Rows have four times [`TILES`] tiles. Gate and scale have the
-/// rows' type, and there is no table.
+/// The requirements of [`residual`] apply. A row has `4 * TILES` tiles (128 columns each). Gate and scale
+/// have the element type of the rows, and the scale has no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
-    // thread enough registers.
+    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
+    // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // With constant kinds, the compiler removes the branches on the kinds, which would be executed per vec4.
+    // Set each `kind` to a constant, so that the compiler removes branches on it. They would be executed for
+    // each vec4 (four columns).
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: the caller passes checked operands with rows of `4 * TILES` tiles, and without tables.
+    // SAFETY: the caller passes operands that the host checked, without tables. A row has `4 * TILES` tiles.
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 

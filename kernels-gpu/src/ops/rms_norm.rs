@@ -1,12 +1,12 @@
 //! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight.
 //!
 //! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Sums are
-//! f32, with one accumulator per lane of a pack.
+//! f32, with one accumulator per element of a pack.
 //!
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
 //! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, as loaded, so it reads the
 //!   row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
-//! - `rms_norm_cluster8_<dtype>` does the same with a cluster of blocks per row.
+//! - `rms_norm_cluster8_<dtype>` keeps a row in the registers of a cluster of eight blocks.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
@@ -14,7 +14,8 @@ use crate::rms::weight::Weight;
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, and the weight `p.cols`
-/// elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
+/// elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no other
+/// operand.
 #[inline(always)]
 unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -24,7 +25,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y`.
+    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
+    // `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =
@@ -35,12 +37,13 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// The requirements of [`rms_norm`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`rms_norm`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm::<T, 0, true>(x, weight, y, p, Team::of_block())
@@ -51,7 +54,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
 }
 
 /// # Safety
-/// The requirements of [`rms_norm`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`rms_norm`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -60,16 +63,16 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { rms_norm::<T, IN_REGISTERS, true>(x, weight, y, p, Team::of_block()) }
 }
 
 /// # Safety
-/// The requirements of [`rms_norm`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`rms_norm`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 

@@ -1,6 +1,8 @@
 //! Gradients of [`rms_norm`](super::rms_norm): of its input and its weight.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
+//! The suffixes of kernel names have these meanings:
+//!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
 //! - `_sums_any` adds up the partial sums for the weight, which the blocks of the other kernels write to a
@@ -13,12 +15,13 @@ use crate::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use crate::rms::weight::Weight;
 
 /// # Safety
-/// The requirements of [`norm_backward`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`norm_backward`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
-    // are `Rows::is_vector`.
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, false>(operands, weight, sums, p)
@@ -31,7 +34,7 @@ unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialS
 }
 
 /// # Safety
-/// The requirements of [`norm_backward`] apply. All operands are `Rows::is_vector`.
+/// The requirements of [`norm_backward`] apply. All operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem>(
     operands: Operands,
@@ -40,7 +43,7 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { norm_backward::<T, 4, true, false>(operands, weight, sums, p) }
 }
 

@@ -37,8 +37,8 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     round: bool,
 }
 
-/// A pack of `x` and a pack of the gate. In 16-bit types, both together take as many registers as the f32
-/// lanes of their product.
+/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, their f32 product takes as many
+/// registers as both packs together.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
@@ -111,8 +111,8 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> RowSource<T> for Gated
 
 /// # Safety
 /// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements, and the weight
-/// `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
-/// `GATE_FIRST` equals `gate.first != 0`.
+/// `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
+/// other operand. `GATE_FIRST` equals `gate.first != 0`.
 #[inline(always)]
 unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const GATE_FIRST: bool>(
     x: Rows,
@@ -123,7 +123,8 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y`.
+    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
+    // `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),
@@ -151,7 +152,7 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
     y: Rows,
     p: RmsParams,
 ) {
-    // SAFETY: the caller passes operands that the host checked, and each branch passes the order that
+    // SAFETY: the caller passes operands that the host checked, and each branch sets `GATE_FIRST` as
     // `gate.first` states.
     unsafe {
         if gate.first != 0 {
@@ -163,13 +164,13 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// The requirements of [`rms_norm_gated`] apply. `p.vector` states whether all operands are
-/// `Rows::is_vector`.
+/// The requirements of [`rms_norm_gated`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
@@ -180,7 +181,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p
 }
 
 /// # Safety
-/// The requirements of [`rms_norm_gated`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`rms_norm_gated`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -190,7 +191,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

@@ -1,12 +1,13 @@
 //! Rotary position embedding (RoPE) of queries and keys in one launch. A pair of columns `(a, b)` becomes
 //! `(a cos - b sin, a sin + b cos)`.
 //!
-//! These kernels need tables of angles, and rotate all columns or none:
+//! The suffixes of kernel names have these meanings. The first kernels read angles from tables, and rotate
+//! all columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns.
-//! - `_qk_warp1`: interleaved pairs, for heads of other lengths or with different angles in each head.
+//! - `_qk_warp1`: interleaved pairs, for heads of other lengths or whose angles differ between heads.
 //!
-//! These kernels take the other cases:
+//! The other kernels serve all remaining cases, such as computed angles or a rotation of only some columns:
 //!
 //! - `_warp1`: heads of up to 128 columns, with vec4 accesses.
 //! - `_block`: longer heads, with vec4 accesses.
@@ -31,8 +32,8 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, 7>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -46,8 +47,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
 }
 
@@ -56,8 +57,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
 #[inline(always)]
 unsafe fn rotated<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { rotated_rows::<T>(q, k, rotary, p) }
 }
 
@@ -71,8 +72,8 @@ unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
-    // kernel.
+    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
+    // this kernel.
     unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 

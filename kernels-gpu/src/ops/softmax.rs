@@ -1,12 +1,12 @@
 //! Softmax over the last dimension, `y[r, c] = exp(x[r, c] - max) / sum`, or its logarithm,
 //! `x - max - ln(sum)`.
 //!
-//! A team (the threads that share a row) computes one row in f32 and rounds once. A row stays in registers,
-//! as loaded, if its tiles fit into those of a block. From sm_90 on, a row can also fill the registers of the
-//! eight blocks of a cluster. Such rows are read once.
+//! A team (the threads that share a row) computes one row in f32 and rounds once. If a row fits in the
+//! registers of a block, it is loaded only once. From sm_90 on, it can also fill the registers of a cluster
+//! of eight blocks.
 //!
-//! Longer rows are read twice. The second pass starts at the end of the row, because the caches still contain
-//! this end.
+//! Longer rows are loaded twice. The second pass starts at the end of the row, because the end is still in
+//! cache.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -14,19 +14,19 @@ use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 
-/// Blocks of 384 threads per SM that leave 56 registers per thread. On Turing, an SM has 1024 threads, so
-/// only two blocks fit.
+/// Minimum number of blocks (384 threads each) per SM. With three blocks, a thread has 56 registers. On
+/// Turing, an SM has 1024 threads, so only two blocks fit.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
 /// Maximum and sum of a row, in the form in which `apply` uses them.
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// `ln(sum)` for the logarithm. For 16-bit results `-log2(sum)`, which is added to the exponent.
-    /// Otherwise `1 / sum`.
+    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise `-log2(sum)` for 16-bit types, to
+    /// be added to the exponent, and `1 / sum` for f32.
     ///
-    /// In 16 bits, the exponent has an error of up to 2.5 ulp. The relative error of the result is then about
-    /// 2e-6. This error matters only for results half-way between two 16-bit numbers.
+    /// For 16-bit types, the exponent has an error of up to 2.5 ulp. The relative error of the result is then
+    /// about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
     sum: f32,
     log: bool,
 }
@@ -58,12 +58,13 @@ impl Finish {
     }
 }
 
-/// Computes the team's row. If `IN_REGISTERS` is not 0, the row stays in that many tiles. Otherwise it is
-/// read in steps of `STEP` tiles, whose loads are in flight together.
+/// Computes the row that the threads of a team share. If `IN_REGISTERS` is not 0, each thread keeps its part
+/// of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the row in steps of `STEP`
+/// packs per thread.
 ///
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both are
-/// `Rows::is_vector`. `y` does not overlap `x`.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both allow 16-byte
+/// accesses (`Rows::is_vector`). `y` does not overlap `x`.
 #[inline(always)]
 unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -72,7 +73,7 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team writes row `at` of `y`.
+    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
@@ -101,12 +102,13 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         let team = Team::of_block();
         if p.vector != 0 {
@@ -118,7 +120,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -126,12 +128,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
 /// # Safety
-/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax`] apply, and all operands allow 16-byte accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -139,7 +141,7 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

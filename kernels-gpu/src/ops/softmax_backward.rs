@@ -24,8 +24,8 @@ struct RowPacks<T> {
 }
 
 impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
-    /// Loads the thread's packs of `N` tiles from `first` on. Columns past the end are 0 and add nothing to
-    /// the sum.
+    /// Loads the thread's packs (16 bytes each) of `N` tiles from `first` on. Columns past the end are 0 and
+    /// add nothing to the sum.
     #[inline(always)]
     fn load<const N: usize>(&self, first: u32) -> [RowPacks<T>; N] {
         let mut pairs = [RowPacks { y: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -44,7 +44,8 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         if self.log { dy.sum() } else { y.lanes().zip(dy, |y, dy| y * dy).sum() }
     }
 
-    /// Returns the gradient for a pair of packs, given the sum of the row.
+    /// Returns the gradient for a pack of `y` and the pack of `dy` with the same columns. `sum` is the sum
+    /// over the row.
     #[inline(always)]
     fn gradient(&self, RowPacks { y, dy }: RowPacks<T>, sum: f32) -> Pack<T> {
         let (y, dy) = (y.opaque_lanes().lanes(), dy.opaque_lanes().lanes());
@@ -56,12 +57,13 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
     }
 }
 
-/// Computes the team's row. If `IN_REGISTERS` is not 0, the row stays in that many tiles. Otherwise it is
-/// read in steps of `STEP` tiles, whose loads are in flight together.
+/// Computes the row that the threads of a team share. If `IN_REGISTERS` is not 0, each thread keeps its part
+/// of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the row in steps of `STEP`
+/// packs per thread.
 ///
 /// # Safety
 /// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, all of them
-/// are `Rows::is_vector`. `dx` overlaps no other operand.
+/// allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     y: Rows,
@@ -71,7 +73,7 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team writes row `at` of `dx`.
+    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));
@@ -103,13 +105,13 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 }
 
 /// # Safety
-/// The requirements of [`softmax_backward`] apply. `p.vector` states whether all operands are
-/// `Rows::is_vector`.
+/// The requirements of [`softmax_backward`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
-    // operands.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             softmax_backward::<T, 0, 4, true>(y, dy, dx, p)
@@ -120,7 +122,8 @@ unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// The requirements of [`softmax_backward`] apply, and all operands are `Rows::is_vector`.
+/// The requirements of [`softmax_backward`] apply, and all operands allow 16-byte accesses
+/// (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     y: Rows,
@@ -129,7 +132,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
+    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

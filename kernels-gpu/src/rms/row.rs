@@ -1,46 +1,47 @@
-//! RMSNorm of one row: the source of the row, the tiles in registers, the reduction, and the scaled result.
+//! RMSNorm of one row: loads the row, reduces it, and writes the scaled result.
 //!
 //! A team (the threads that share a row) reads the row in tiles of one pack (16 bytes) per thread.
-//! `IN_REGISTERS` tiles stay in registers between the reduction and the result. If `IN_REGISTERS` is 0, the
-//! kernel reads the row again for the result.
+//! `IN_REGISTERS` tiles stay in registers from the reduction until the result is written. If `IN_REGISTERS`
+//! is 0, the kernel loads the row again to compute the result.
 use cuda_std::l2::L2Policy;
 use cuda_std::prelude::*;
 
 use super::weight::{AnyKind, Applied, SameTypeWeight, Weight, WeightScale};
 use crate::layout::operand_kind::OperandKind;
 
-/// Parameters of the RMSNorm kernels apart from their operands: a kernel argument.
+/// Kernel argument: the parameters of the RMSNorm kernels, without the tensors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RmsParams {
     /// Rows of the operands.
     pub rows: u64,
-    /// Rows per group of the outer stride, or 0 if only the inner stride exists.
+    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
+    /// 0 means that all rows are `Rows::inner_stride` apart.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
-    /// `1 / cols`. The host computes it, because a division at the end of the reduction would add its
-    /// latency.
+    /// `1 / cols`, computed by the host. A division in the kernel would add its latency to the end of the
+    /// reduction.
     pub inv_cols: f32,
     /// Added to the mean of squares.
     pub eps: f32,
     /// Offset of the weight, and rounding order.
     pub weight: Applied,
-    /// 1 if all operands, including the weight, are `Rows::is_vector`, else 0.
+    /// 1 if all operands, including the weight, allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// L2 policy of the loads, for operators that use one. It applies if a thread keeps four packs or more in
-    /// registers.
+    /// L2 cache policy of the loads, such as `evict_last`. A kernel uses it only if each thread keeps at
+    /// least four packs (16 bytes each) in registers.
     pub l2_policy: L2Policy,
 }
 
-/// A source of the rows to normalize: one tensor, or a combination of several.
+/// A source of the rows to normalize: one tensor, or a combination of several, such as `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// Maximum number of tiles for which the row's loads come before all other work, such as the addresses of
-    /// the other operands. Short rows are bound by latency. Longer rows measure faster if the other work
-    /// comes first.
+    /// Maximum number of tiles (packs per thread) for which a kernel loads the row before any other work,
+    /// such as computing other addresses. Short rows are bound by latency, so they gain from early loads.
+    /// Longer rows are measurably faster if the other work comes first.
     const LOAD_FIRST: usize;
-    /// Maximum number of tiles for which the weight is loaded before the reduction. Longer rows leave no
-    /// registers for it.
+    /// Maximum number of tiles (packs per thread) for which a kernel loads the weight before the reduction.
+    /// For longer rows, registers do not suffice.
     const FETCH_EARLY: usize;
     /// A thread's part of a tile, in registers.
     type RegisterTile: RegisterTile<T>;
@@ -50,34 +51,35 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
     /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// Whether long rows of this source use the launch's L2 policy. If so, `demote` resets the priority of
-    /// the L2 lines that start in `tile`.
+    /// Whether loads of long rows use the L2 cache policy of the launch. If true, `demote` resets the
+    /// priority of the L2 lines that start in `tile`.
     const USES_L2_POLICY: bool = false;
     /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///
     /// # Safety
-    /// The requirements of [`Row::demote`] apply: rows start and end on an L2 line.
+    /// The requirements of [`Row::demote`] apply: rows start and end at the boundary of an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
-    /// Returns the output for `lanes`, the normalized and scaled values of a tile.
+    /// Returns the values to store for a tile. `lanes` contains its normalized and scaled values.
     #[inline(always)]
     fn finish(&self, _tile: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         lanes
     }
 }
 
-/// A thread's part of a tile, which stays in registers between the reduction and the result.
+/// The elements of one tile that a thread keeps in registers, from the reduction until the result is written.
 pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Returns a tile that is not loaded yet.
     fn empty() -> Self;
-    /// Returns the values to normalize, for the reduction. Stores them if they cost more than a conversion to
-    /// f32.
+    /// Returns the f32 values to normalize, for the reduction. If they take more than a conversion to
+    /// compute, this method also stores them for `lanes_again`.
     fn lanes(&mut self) -> T::F32Vec;
     /// Returns the same values again, for the result.
     fn lanes_again(&self) -> T::F32Vec;
 }
 
-/// A pack in its element type. For a 16-bit type, it takes half the registers of its f32 lanes.
+/// A pack (16 bytes) that is kept in its element type. A pack of 16-bit elements takes half as many registers
+/// as the same elements in f32.
 impl<T: Elem> RegisterTile<T> for Pack<T> {
     #[inline(always)]
     fn empty() -> Self {
@@ -104,8 +106,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     fn load(&self, tile: u32, how: Load) -> Pack<T> {
-        // This load allocates in L1 although the row is read once. `L1::no_allocate` measures slower on an
-        // H200.
+        // This load allocates lines in L1, although each row is read only once. On an H200, `L1::no_allocate`
+        // is slower.
         Row::load(self, tile, how)
     }
     #[inline(always)]
@@ -114,19 +116,19 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end on an L2 line.
+        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
         unsafe { Row::demote(self, tile) }
     }
 }
 
-/// Returns whether rows of `IN_REGISTERS` tiles use the launch's L2 policy. Shorter rows do not gain from it
-/// on an H200.
+/// Returns whether a kernel with `IN_REGISTERS` tiles per row uses the L2 cache policy of the launch. On an
+/// H200, the policy does not speed up rows of fewer than four tiles.
 const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -> bool {
     X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
-/// Waits for earlier launches and loads the tiles of `source` that stay in registers, if `wanted`. This is
-/// the kernel's first access to global memory.
+/// If `wanted` is true, waits for earlier launches and then loads the tiles of `source` that stay in
+/// registers. The kernel accesses no global memory before this wait.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -144,11 +146,11 @@ pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>
     in_registers
 }
 
-/// Normalizes the team's row of `source` into `y`, with any kind of weight. If `IN_REGISTERS` is at most
-/// `LOAD_FIRST`, `in_registers` contains the loaded tiles.
+/// Normalizes the row of `source` and writes it to `y`. The weight may be absent, of type `T`, or f32. If
+/// `IN_REGISTERS` is at most `LOAD_FIRST`, the caller has already loaded the tiles in `in_registers`.
 ///
 /// # Safety
-/// `weight` has `p.cols` elements of the type that its kind states. If `VECTOR`, the weight is aligned to 16
+/// `weight` has `p.cols` elements of the type in `weight.kind`. If `VECTOR`, the weight is aligned to 16
 /// bytes.
 #[inline(always)]
 pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>>(
@@ -160,8 +162,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: the caller passes a weight of `p.cols` elements. Only the row of the type that `weight.kind`
-    // states is read.
+    // SAFETY: the caller passes a weight of `p.cols` elements. Only `same` or `single` is read, whichever has
+    // the type in `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
@@ -170,8 +172,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // Without rows in registers, one body serves all kinds of weight, because its branches do not limit
-        // the speed.
+        // If the row does not stay in registers, the kernel tests the type of the weight at run time. These
+        // branches do not limit its speed.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
@@ -186,7 +188,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
         OperandKind::SAME => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, SameTypeWeight(same), y, team, p)
         }
-        // For f32 rows, both kinds are the same, and the host passes `SAME`.
+        // For f32 rows, `SAME` and `F32` mean the same type. The host then passes `SAME`, so this arm is
+        // never executed.
         _ if size_of::<T>() == 4 => {}
         _ => scale::<T, IN_REGISTERS, VECTOR, X, _>(
             source,
@@ -199,7 +202,7 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     }
 }
 
-/// Reduces the row and writes the result, for one kind of weight.
+/// Reduces the row and writes the result, multiplied by a weight of type `S`.
 #[inline(always)]
 fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
     source: X,
@@ -211,7 +214,7 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
 ) {
     let mut in_registers =
         if IN_REGISTERS <= X::LOAD_FIRST { in_registers } else { load_registers(source, true, &p) };
-    // If there are registers for the weight, load it now, so that it arrives during the reduction.
+    // If registers suffice, load the weight now, so that the load overlaps the reduction.
     let fetch_early = IN_REGISTERS <= X::FETCH_EARLY;
     let mut fetched = [S::EMPTY; IN_REGISTERS];
     if fetch_early {
@@ -242,8 +245,8 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
     }
     if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
         for tile in 0..IN_REGISTERS {
-            // SAFETY: when the host sets a policy that demotes, it has checked that rows start and end on an
-            // L2 line.
+            // SAFETY: the host sets a policy that demotes lines only if rows start and end at the boundary of
+            // an L2 line.
             unsafe { source.demote(tile as u32) };
         }
     }

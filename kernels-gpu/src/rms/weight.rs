@@ -1,8 +1,8 @@
-//! The weight of a norm: absent, of the rows' element type, or f32. It has an offset and one of two rounding
-//! orders.
+//! The weight of a norm. It is absent, has the element type of the rows, or is f32. The result is
+//! `x * (offset + weight)`, and the normalized `x` can be rounded before the multiplication.
 //!
-//! The body of a norm is generic over `WeightScale`. A launch spends no register and no branch on kinds of
-//! weight that it does not have.
+//! The code of a norm is generic over `WeightScale`, so that each instantiation contains only the registers
+//! and branches for its own type of weight.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
@@ -28,7 +28,7 @@ pub struct Applied {
 
 /// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// The values that `fetch` loads. A kernel may call `fetch` before the reduction.
+    /// The loaded values of the weight. A kernel may call `fetch` before the reduction.
     type Fetched: Copy;
     /// A value for columns that are not loaded yet.
     const EMPTY: Self::Fetched;
@@ -38,8 +38,8 @@ pub(crate) trait WeightScale<T: Elem>: Copy {
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight of the rows' element type. A 16-bit weight takes half a register per element, so `fetch` can load
-/// it early.
+/// A weight with the element type of the rows. A 16-bit weight takes half a register per element, so that
+/// `fetch` can load it before the reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 
@@ -56,8 +56,9 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
     }
 }
 
-/// A weight of any kind, which `apply` loads when it needs it. There are no registers to load an f32 weight
-/// early. If the caller passes a constant `kind`, the compiler removes the code of the other kinds.
+/// A weight that may be absent, of type `T`, or f32. `apply` loads it immediately before use, because an f32
+/// weight would need too many registers during the reduction. If `kind` is a constant, the compiler removes
+/// the code for the other types.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,

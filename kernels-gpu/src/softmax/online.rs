@@ -3,8 +3,8 @@
 //! Terms: a team is the threads that share a row, and a pack is one 16-byte vector.
 //!
 //! Each step first finds the maximum of several packs. An element then costs one `ex2`, and the sum is
-//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. `fma(x,
-//! log2(e), -max * log2(e))` would save an instruction, but it overflows in rows of `finfo.min`, which
+//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. An fma
+//! `x * log2(e) - max * log2(e)` would save an instruction, but it overflows in rows of `finfo.min`, which
 //! attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
@@ -14,10 +14,11 @@ use cuda_std::prelude::*;
 /// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
-    /// The largest logit. It is the lowest finite number if the set is empty or has only -inf, because `-inf
-    /// - -inf` is NaN.
+    /// The largest logit. If the set is empty or has only -inf, it is the lowest finite number instead,
+    /// because the difference of two -inf is NaN.
     pub max: f32,
-    /// 0 if the set is empty or has only -inf; NaN if a logit is NaN or +inf.
+    /// The sum of `exp(x - max)`. It is 0 if the set is empty or has only -inf, and NaN if a logit is NaN or
+    /// +inf.
     pub sum: f32,
 }
 
@@ -40,8 +41,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Reduces over the whole row of the team. All threads get the same bits. Every thread of the block must
-    /// call this function exactly once.
+    /// Reduces the partial results of the threads that share a row (the team). All threads get the same bits.
+    /// Every thread of the block must call this function exactly once.
     #[inline(always)]
     pub fn reduce<T: Elem>(self, team: Team) -> Self {
         let combine = |[max_a, sum_a]: [f32; 2], [max_b, sum_b]: [f32; 2]| {
@@ -69,9 +70,9 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
 /// Returns `exp(x)` for a difference of two logits of type `T`, so `x` is at most slightly above 0. Results
 /// below 2^-126 become 0.
 ///
-/// The product with `log2(e)` has an error of up to `|x| * 2^-24`. Rounding to a 16-bit type hides this
-/// error. For f32, the function corrects the result with the remainder of the product. The total error is
-/// then at most 3 ulp, of which `ex2` causes 2.
+/// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
+/// a 16-bit result hides. For f32, the function computes this rounding error and corrects the result. The
+/// total error is then at most 3 ulp, of which `ex2` causes 2.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.
@@ -82,16 +83,17 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
         return power;
     }
     let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
-    // If `x` is infinite or almost, the remainder is infinite or NaN. The result is then `power`.
+    // If `|x|` is infinite or nearly so, the remainder is infinite or NaN. Then `power` is returned without a
+    // correction.
     let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
     fma(power, remainder * LN_2, power)
 }
 
-/// Returns `ln(x)` with an error of at most 2 ulp. `lg2.approx` has no correct digit near 1. This function is
-/// slower, so kernels call it once per row.
+/// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but has no correct
+/// digit for `x` near 1. This function takes more time, so kernels call it only once per row.
 ///
-/// `x = m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. `ln(m) = 2 * atanh((m - 1) / (m + 1))` is
-/// computed as a series.
+/// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m)` as
+/// a series for `2 * atanh((m - 1) / (m + 1))`, and adds `k * ln(2)`.
 #[inline(always)]
 pub(crate) fn ln(x: f32) -> f32 {
     const SQRT_HALF: u32 = 0x3f35_04f3;
@@ -108,24 +110,25 @@ pub(crate) fn ln(x: f32) -> f32 {
     fma(exponent, LN_2, fma(double * square, series, double))
 }
 
-/// Arguments of the kernels of softmax and its gradient, in addition to the operands.
+/// Kernel argument: the parameters of the softmax kernels and their backward kernels, without the tensors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SoftmaxParams {
     /// Number of rows.
     pub rows: u64,
-    /// Rows per group of the outer stride. If 0, the inner stride is the only one.
+    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
+    /// 0 means that all rows are `Rows::inner_stride` apart.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
-    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
     /// 1 for the logarithm of the softmax, otherwise 0.
     pub log: u32,
 }
 
-/// Loads this thread's packs of `N` tiles from tile `first` on. Elements past the end of the row are -inf,
-/// which adds nothing to a sum of exponentials.
+/// Loads this thread's packs (16 bytes each) of the `N` tiles from `first` on. Elements past the end of the
+/// row are -inf, so that they add nothing to a sum of exponentials.
 #[inline(always)]
 pub(crate) fn logits<T: Elem, const N: usize, const VECTOR: bool>(
     x: Row<T, VECTOR>,

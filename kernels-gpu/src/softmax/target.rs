@@ -29,7 +29,7 @@ impl Targets {
     /// Loads the target of row `row`.
     ///
     /// # Safety
-    /// There are more than `row` targets.
+    /// `row` is below the number of targets.
     #[inline(always)]
     pub(crate) unsafe fn load(&self, row: u64) -> i64 {
         let at = self.base.wrapping_add((row * u64::from(self.bytes)) as usize);
@@ -55,20 +55,22 @@ impl Targets {
     }
 }
 
-/// Arguments of the kernels of cross-entropy and its gradient, in addition to the operands.
+/// Kernel argument: the parameters of the cross-entropy kernels and their backward kernels, without the
+/// tensors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropyParams {
     /// Number of rows.
     pub rows: u64,
-    /// Rows per group of the outer stride. If 0, the inner stride is the only one.
+    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
+    /// 0 means that all rows are `Rows::inner_stride` apart.
     pub inner: u32,
     /// Columns per row: the number of classes.
     pub cols: u32,
-    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
+    /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// Part of the target probability that is distributed equally over all classes, as in torch's
-    /// `cross_entropy`.
+    /// Label smoothing: the part of the target probability that is distributed equally over all classes, as
+    /// in torch's `cross_entropy`.
     pub label_smoothing: f32,
     /// Factor of `lse^2` in the loss.
     pub z_loss: f32,

@@ -1,6 +1,7 @@
-//! The reductions of [`reduce::warp`](super::warp) for a row that the four warps of a block share.
+//! Reductions of a row by the four warps of a block.
 //!
-//! The summation order is the same, and so are the bits.
+//! The summation order, and therefore the bits, are those of the reductions by one warp
+//! ([`reduce::warp`](super::warp)).
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};
@@ -16,7 +17,8 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 /// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// The row in shared memory. It must not be accessed if the access does not stage rows.
+    /// The copy of the row in shared memory. It must not be accessed if the access type of the kernel stages
+    /// no rows.
     pub staged: SharedRow<T>,
     /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,
@@ -71,14 +73,15 @@ impl PartMoments for Welford {
         [cols, _]: [f32; 2],
         eps: f32,
     ) -> Stats {
-        // If the row is in registers, all threads have the same count, which is a constant.
+        // If the row stays in registers, all threads have added the same number of elements, which is a
+        // constant.
         let even = tiles_in_registers::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
         let Self { mean, m2, .. } = self.reduce_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
-            // SAFETY: each warp has two slots of the scratch. Only lane 0 of the warp writes them, before the
-            // barrier.
+            // SAFETY: each warp has two slots in the scratch memory. Only lane 0 of the warp writes them,
+            // before the barrier.
             unsafe {
                 reduction_scratch.set(at, mean);
                 reduction_scratch.set(at + 1, m2);
@@ -103,10 +106,11 @@ impl PartMoments for Welford {
     }
 }
 
-/// RMSNorm. Thread `t` sums the squares of the elements `t`, `t + 128`, `t + 256`, and so on.
+/// The reduction of RMSNorm. Thread `t` sums the squares of the elements `t`, `t + 128`, `t + 256`, and so
+/// on.
 ///
-/// This sum is one of the four accumulators that lane `t / 4` has in
-/// [`MeanSquare`](super::warp::MeanSquare), so the bits are the same.
+/// In the reduction by one warp ([`MeanSquare`](super::warp::MeanSquare)), lane `t / 4` computes the same sum
+/// in one of its four accumulators. Both reductions therefore return the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 
@@ -152,7 +156,8 @@ impl PartMoments for Squares {
                 add(nth * WARPS);
             }
         }
-        // SAFETY: the scratch has one slot per thread of the block, and each thread writes only its own.
+        // SAFETY: the scratch memory has one slot per thread of the block, and each thread writes only its
+        // slot.
         unsafe { reduction_scratch.set(warp_tile, sum) };
         block::sync();
         let first = LEN * warp::lane();

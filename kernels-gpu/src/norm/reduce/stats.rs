@@ -2,22 +2,23 @@
 #[allow(unused_imports, reason = "named in documentation")]
 use super::welford::Welford;
 
-/// The statistics of a row, which is normalised as `(x - mean) * inv`. RMSNorm has `mean` 0.
+/// The statistics of a row, which normalise it: `(x - mean) * inv`. For RMSNorm, `mean` is 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Stats {
     pub mean: f32,
     pub inv: f32,
 }
 
-/// The number of columns of a row, as the divisor for means.
+/// The number of columns of a row, by which a sum is divided to obtain a mean.
 #[derive(Clone, Copy)]
 pub(crate) struct Cols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if whole tiles fill the row. Then all lanes have added equally many elements to a given
-    /// accumulator.
+    /// `true` if the row consists of whole tiles (128 columns each). Then all lanes add the same number of
+    /// elements.
     pub even: bool,
-    /// `true` if the number of columns is a multiple of 4. It selects the formula in [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. torch then merges means with another formula: see
+    /// [`Welford::with`].
     pub by_fours: bool,
 }

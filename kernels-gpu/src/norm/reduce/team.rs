@@ -1,29 +1,32 @@
 //! Reductions of a row by a team (the threads that share the row), in the summation order of torch.
 //!
-//! LayerNorm and the fused RMSNorm use a team of four warps, whose threads add the same elements as torch's
-//! threads. The RMSNorm that models write out uses a team of one warp. Kernels with heads in the lanes of a
-//! warp use the single steps of these reductions.
+//! LayerNorm and `torch.nn.RMSNorm` use four warps per row in torch. Here they use a team of four warps,
+//! whose threads add the same elements as torch's threads. An RMSNorm that a model computes as
+//! `x.float().pow(2).mean(-1)` uses a team of one warp.
+//!
+//! Kernels whose warps process several heads call single steps of these reductions.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
 use super::stats::Stats;
 use super::welford::Welford;
 
-/// The number of columns of a row, as the divisor for means.
+/// The number of columns of a row, by which a sum is divided to obtain a mean.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if the number of columns is a multiple of 4. It selects the formula in [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. torch then merges means with another formula: see
+    /// [`Welford::with`].
     pub by_fours: bool,
 }
 
 impl TeamCols {
     /// Returns `sum / count`, rounded to nearest.
     ///
-    /// A division takes many instructions. If `count` is a power of two, a multiplication gives the same
-    /// result.
+    /// If `count` is a power of two, a multiplication by `1 / count` gives the same result in fewer
+    /// instructions.
     #[inline(always)]
     pub fn divide(self, sum: f32) -> f32 {
         let power_of_two = self.count.to_bits() & 0x7f_ffff == 0;
@@ -31,16 +34,16 @@ impl TeamCols {
     }
 }
 
-/// The accumulators of one thread for a reduction of a row by a team.
+/// The accumulators of one thread for a reduction of a row by a team (the threads that share the row).
 pub(crate) trait TeamMoments: Copy {
-    /// Number of vec4s per thread whose loads are in flight together, at most [`MAX`].
+    /// Number of vec4s (four columns each) per thread whose loads are in flight together, at most [`MAX`].
     const IN_FLIGHT: usize;
     /// The accumulators before the first element.
     const EMPTY: Self;
     /// Adds the first `count` lanes. The other lanes are zero.
     fn push(&mut self, lanes: [f32; 4], count: u32);
-    /// Reduces over the team. All threads of the block call this method, and all get the result of their
-    /// team.
+    /// Reduces over the team (the threads that share a row). All threads of the block call this method, and
+    /// all get the result of their team.
     fn finish(self, team: Team, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats;
 }
 
@@ -55,14 +58,16 @@ impl Welford {
         self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) }, by_fours)
     }
 
-    /// Returns the statistics of a row of `cols` columns. `self` has the moments of the whole row.
+    /// Returns the statistics of a row of `cols` columns. `self` contains the mean and the sum of squared
+    /// differences of the whole row.
     #[inline(always)]
     pub(crate) fn stats(self, cols: TeamCols, eps: f32) -> Stats {
         Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
     }
 }
 
-/// LayerNorm, by a team of four warps. A team of one warp acts as four warps, three of them empty.
+/// LayerNorm, by a team of four warps that share a row. If the team has only one warp, the other three warps
+/// contribute no elements.
 impl TeamMoments for Welford {
     const IN_FLIGHT: usize = 4;
     const EMPTY: Self = Self::EMPTY;
@@ -139,10 +144,10 @@ impl TeamMoments for TeamMeanSquare {
     }
 }
 
-/// Returns the values of lane 0 of the team's four warps to all threads. Element `[value][warp]` is from warp
-/// `warp`.
+/// Broadcasts `values` from lane 0 of the team's four warps to all threads of the team. Element
+/// `[value][warp]` of the result is from warp `warp`.
 ///
-/// If the team has one warp, the values of the other three are 0.
+/// If the team (the threads that share a row) has only one warp, the values of the other three warps are 0.
 #[inline(always)]
 fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
     let mut found = [[0.0; 4]; N];

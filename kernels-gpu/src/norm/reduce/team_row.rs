@@ -3,8 +3,9 @@
 //! Between the two passes, the row is staged in shared memory. The tiles that do not fit there are loaded
 //! again from global memory.
 //!
-//! A tile is one vec4 for each thread of the team. In a team of `size` threads, thread `rank` has the four
-//! columns from `4 * (rank + tile * size)` on. torch's kernels have the same mapping.
+//! A tile is one vec4 (four columns) for each thread of the team. In a team of `size` threads, thread `rank`
+//! has the four columns from `4 * (rank + tile * size)` on. torch's kernels assign columns to threads in the
+//! same way.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -27,10 +28,11 @@ pub(crate) struct TeamRow<T, A> {
 }
 
 impl<T: Elem, A: Access> TeamRow<T, A> {
-    /// Returns the row of `cols` columns at `start`. Takes shared memory for `room` tiles from `memory`.
+    /// Returns the row of `cols` columns at `start`. It takes shared memory for `room` tiles (four columns
+    /// per thread) from `memory`.
     ///
     /// # Safety
-    /// While the kernel runs, the row is readable, with the alignment that `A` requires.
+    /// While the kernel runs, the row is readable, with the alignment that the access type `A` requires.
     #[inline(always)]
     pub unsafe fn of(start: *const T, cols: u32, room: u32, memory: &mut SharedMemory) -> Self {
         Self {
@@ -49,7 +51,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         LEN * (self.team.rank + tile * self.team.size)
     }
 
-    /// Returns the thread's columns of `tile`, as tile 0 of the result.
+    /// Returns the thread's columns of `tile`. In the result, they are the columns of tile 0.
     #[inline(always)]
     pub fn columns(&self, tile: u32) -> Vec4Columns {
         Vec4Columns::of_one(self.first(tile), self.cols)
@@ -71,15 +73,17 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
-        // SAFETY: the caller of `of` passed a readable row of `cols` columns, aligned as `A` requires.
+        // SAFETY: the caller of `of` passed a readable row of `cols` columns, with the alignment that the
+        // access type `A` requires.
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
-    /// Loads the row, stages the tiles that fit in shared memory, and reduces the row. `cols` is the number
-    /// of columns of every row, even if this team has no row.
+    /// Loads the row, copies the tiles that fit to shared memory, and reduces the row. `cols` is the number
+    /// of columns per row. A team (threads that share a row) passes it even if it has no row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
-        // With scalar access, a vec4 is four loads. One vec4 in flight then suffices.
+        // With scalar access, a vec4 (four columns) takes four loads, so one vec4 keeps enough loads in
+        // flight.
         let together = if is_scalar::<A>() { 1 } else { M::IN_FLIGHT };
         let mut moments = M::EMPTY;
         let (tiles, mut first) = (self.tiles(), 0);
@@ -105,7 +109,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         moments.finish(self.team, memory, cols, eps)
     }
 
-    /// Returns the thread's vec4 of `tile` in the second pass, after [`TeamRow::reduce`].
+    /// Returns the thread's vec4 (four columns) of `tile` for the second pass, after [`TeamRow::reduce`].
     #[inline(always)]
     pub fn again(&self, tile: u32) -> Vec4<T> {
         if tile < self.room { self.staged.get(tile) } else { self.read(tile) }

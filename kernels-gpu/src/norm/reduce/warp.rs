@@ -6,11 +6,13 @@
 //! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
 //!   per row.
 //!
-//! In LayerNorm, one warp here emulates torch's four. A tile is 128 columns: one vec4 per lane. Tile `i` has
-//! the elements of torch warp `i % 4`, and lane `l` accumulates for lane `l` of each torch warp.
+//! In [`LayerNorm`], one warp emulates the four warps of torch's kernel. A tile is 128 columns: one vec4
+//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. Here, lane `l` has the
+//! accumulators of lane `l` of all four torch warps.
 //!
-//! If the number of columns is not divisible by 4, torch adds the elements in another order. The kernels here
-//! keep the order of the vectorised kernel, but merge means with the formula that torch uses for such rows.
+//! If the number of columns is not divisible by 4, torch adds the elements in another order. The reductions
+//! in this module keep the order of the vectorised kernel, so their bits can differ from torch's. They merge
+//! means with the formula that torch uses for these rows.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
@@ -19,28 +21,31 @@ use super::block::{PartMoments, Squares};
 use super::stats::{Cols, Stats};
 use super::welford::Welford;
 
-/// Number of tiles that are added together: one for each of torch's four warps.
+/// Number of tiles (128 columns each) that are added together: one for each of the four warps that torch uses
+/// per row.
 pub(crate) const GROUP: usize = 4;
 
 /// The accumulators of one thread for a reduction of a row by one warp.
 pub(crate) trait Moments: Copy {
-    /// The accumulators of the same reduction by the four warps of a block.
+    /// The accumulators for the reduction of the same norm by the four warps of a block.
     type Part: PartMoments;
     /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Adds the thread's vec4s of a group of tiles. `A` is the access of the rows.
+    /// Adds the thread's vec4s (four columns each) of a group of tiles. `A` says whether one load reads one
+    /// element or four.
     ///
-    /// `counts` is the number of existing lanes of each vec4: 4, except in the last group of the row. Lanes
-    /// that do not exist are zero.
+    /// `counts` contains, for each vec4, how many of its columns are inside the row: 4, except at the end of
+    /// the row. Elements past the end are zero.
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
-    /// Adds the thread's vec4 of tile `nth`. Tiles are added in ascending order, and all are full.
+    /// Adds the thread's vec4 (four columns) of tile `nth`. The caller adds the tiles in ascending order, and
+    /// all tiles are full.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the warp. All threads of the warp call this method, and all get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
 
-/// LayerNorm: mean and sum of squared differences by Welford's algorithm, separately for each of torch's four
-/// warps.
+/// LayerNorm: mean and sum of squared differences by Welford's algorithm. Each thread has separate
+/// accumulators for each of the four warps that torch uses per row.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerNorm {
     mean: [f32; GROUP],
@@ -54,7 +59,8 @@ impl LayerNorm {
         Welford { mean: self.mean[warp], m2: self.m2[warp], count: self.count[warp] }
     }
 
-    /// Reduces each torch warp over its lanes, then the four results. The result is in lane 0.
+    /// For each of torch's four warps, reduces over the lanes. Then it merges the four results. The final
+    /// result is in lane 0.
     #[inline(always)]
     fn reduce_uneven(self, by_fours: bool) -> Welford {
         let mut warps = self.warps();
@@ -72,11 +78,11 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Reduces as `reduce_uneven`, if all lanes have the same number of elements of a torch warp, at least
-    /// one. The result is in lane 0.
+    /// Computes the result of `reduce_uneven` with fewer instructions. All lanes must have the same number of
+    /// elements, at least one, of each torch warp. The result is in lane 0.
     ///
-    /// From its first step on, a warp reduction leaves half of the lanes idle. Here the idle lanes reduce
-    /// another torch warp.
+    /// A warp reduction does not use half of the lanes after its first step. In this function, these lanes
+    /// reduce the elements of another torch warp.
     #[inline(always)]
     fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
@@ -101,7 +107,8 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
-        // Up to the last group, all four torch warps have the same count.
+        // Before the last group of tiles, all four torch warps have added the same number of elements. They
+        // can therefore share the reciprocals of the counts.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
         for i in 0..4 {
@@ -139,8 +146,8 @@ impl Moments for LayerNorm {
     }
 }
 
-/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, as models that write RMSNorm out
-/// compute it.
+/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, which many models use instead of
+/// `torch.nn.RMSNorm`.
 #[derive(Clone, Copy)]
 pub(crate) struct MeanSquare([f32; 4]);
 

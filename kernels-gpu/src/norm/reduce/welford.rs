@@ -3,10 +3,11 @@ use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, MAX_IN_REGISTERS};
 
-/// The reciprocals of 1 to `4 * MAX_IN_REGISTERS`, in groups of four. They have the same bits as
-/// [`reciprocal`].
+/// The reciprocals of 1 to `4 * MAX_IN_REGISTERS`, as constants in groups of four. They have the same bits as
+/// the results of [`reciprocal`].
 ///
-/// Element `[nth][i]` is the reciprocal of the count after lane `i` of a thread's `nth` vec4.
+/// `INVERSES[nth][i]` is the reciprocal of the number of elements that a thread has added, after element `i`
+/// of its vec4 (four columns) number `nth`.
 const INVERSES: [[f32; 4]; MAX_IN_REGISTERS] = {
     let (mut inverses, mut at) = ([[0.0; 4]; MAX_IN_REGISTERS], 0);
     while at < 4 * MAX_IN_REGISTERS {
@@ -28,8 +29,8 @@ impl Welford {
     /// The moments of the empty set.
     pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
-    /// Adds the element `x`. `inv_count` is the reciprocal of the count that includes `x`. The caller updates
-    /// `count`.
+    /// Adds the element `x`. `inv_count` is the reciprocal of the count that includes `x`. The caller must
+    /// update `count`.
     #[inline(always)]
     pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
@@ -37,12 +38,13 @@ impl Welford {
         self.m2 = fma(delta, x - self.mean, self.m2);
     }
 
-    /// Merges the moments of two disjoint sets. `self` belongs to the thread or warp with the lower index.
+    /// Merges the means and the `m2` of two disjoint sets of elements. `self` is from the thread or warp with
+    /// the lower index, `upper` from the one with the higher index.
     ///
     /// torch has two formulas for the mean. Its vectorised kernel, for a number of columns divisible by 4
     /// (`by_fours`), computes the weighted sum of both means. For two equal means, this sum can have a
-    /// rounding error. The other kernel adds a fraction of the difference of the means, so a constant row has
-    /// a variance of exactly 0.
+    /// rounding error. torch's kernel for other numbers of columns adds a fraction of the difference of the
+    /// means. For two equal means, this sum is exact, so a constant row has a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -59,14 +61,14 @@ impl Welford {
                 count,
             };
         }
-        // If `upper` is empty, the square may overflow to infinity, and its product with the count 0 would be
-        // NaN.
+        // If `upper` is empty, its count is 0. The square `delta * delta` may be infinite, and the product of
+        // 0 and infinity would be NaN.
         let between = if upper.count > 0.0 { upper.count * (delta * delta) } else { 0.0 };
         Self { mean: fma(-delta, theirs, self.mean), m2: fma(warp_tile, between, upper.m2 + self.m2), count }
     }
 
-    /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling, so the reciprocals of the counts
-    /// are too.
+    /// Adds the thread's vec4 (four columns) number `nth`. `nth` is a constant after unrolling, so the
+    /// reciprocals of the counts are constants too.
     #[inline(always)]
     pub fn add_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
         for i in 0..4 {
@@ -75,8 +77,8 @@ impl Welford {
         self.count = (LEN * (nth + 1)) as f32;
     }
 
-    /// Returns the weight of each set when two sets of this count are merged: `count / (2 * count)`, about
-    /// 0.5.
+    /// Returns the weight of each set when two sets of this count are merged:
+    /// `count * reciprocal(2 * count)`. It can differ from 0.5, because the reciprocal is rounded.
     ///
     /// Each merge doubles the count, but the bits of the weight stay the same: the reciprocal of a doubled
     /// number is exactly half of the reciprocal. So one weight serves all merge steps.
@@ -85,14 +87,15 @@ impl Welford {
         self.count * reciprocal(self.count * 2.0)
     }
 
-    /// Returns the same weight for a constant count. The compiler then evaluates the division.
+    /// Returns the weight of [`Welford::half`] for a count that is a constant, so that the compiler evaluates
+    /// the division.
     #[inline(always)]
     pub fn known_half(&self) -> f32 {
         self.count * (1.0 / (self.count * 2.0))
     }
 
-    /// Merges two sets of equal count, whose means are `lower` and `upper`. `self` has the sum of both `m2`,
-    /// and the count of one set.
+    /// Merges two sets with the same count. `lower` and `upper` are their means. `self.m2` is the sum of both
+    /// `m2`, and `self.count` is the count of one set.
     #[inline(always)]
     fn doubled(self, [lower, upper]: [f32; 2], half: f32) -> Self {
         let Self { m2, count, .. } = self;
@@ -111,14 +114,14 @@ impl Welford {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// Returns the moments of the lane `distance` above, whose count is `count`.
+    /// Returns the mean and the `m2` of lane `lane + distance`. The caller passes its count.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
         Self { mean: down(self.mean), m2: down(self.m2), count }
     }
 
-    /// Reduces over the `2 * distance` lanes from this one on, in steps that halve the distance.
+    /// Reduces over the `2 * distance` lanes from the calling lane on, in steps that halve the distance.
     ///
     /// All lanes have the same count, at least 1, so no count is exchanged. `half` is the result of
     /// [`Welford::half`] for this count. The result is valid in lanes that have `2 * distance - 1` lanes
