@@ -24,7 +24,8 @@ pub struct Record {
     pub us: f64,
     /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time in microseconds of a device-to-device copy that reads and writes `bytes` bytes in total.
+    /// Time in microseconds of a device-to-device copy. It reads and writes `bytes` bytes in total, as the
+    /// call does.
     pub copy_us: f64,
     /// The copy's time divided by the call's time.
     pub of_copy: f64,
@@ -39,7 +40,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the record of `case`. The call took `time`, and a copy of the same number of bytes took `copy`.
+    /// Makes the record of `case`. `time` is the time of one call, and `copy` is the time of a device copy
+    /// that moves as many bytes.
     pub fn new(case: &Case, time: Duration, copy: Duration, environment: &Environment) -> Self {
         let Environment { gpu, driver, commit, date } = environment.clone();
         let [seconds, copy] = [time.as_secs_f64(), copy.as_secs_f64()];
@@ -59,7 +61,7 @@ impl Record {
         }
     }
 
-    /// Returns the op, the rows and the columns, which identify a case.
+    /// Returns the op, the number of rows and the number of columns. Together they identify a case.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }
@@ -90,7 +92,7 @@ impl<W: Write> Writer<W> {
         Self(csv::Writer::from_writer(to))
     }
 
-    /// Writes one line, and the header before the first line.
+    /// Writes the record as one line. The first call also writes the header line.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -103,7 +105,7 @@ impl<W: Write> Writer<W> {
 /// Reads the records of a CSV file that `bench` wrote.
 ///
 /// # Errors
-/// The file cannot be read, has no record, or has a malformed line. The message names the line.
+/// The file cannot be read, has no record, or has a malformed line. The message names the malformed line.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let named = |problem: String| format!("{}: {problem}", path.display());
     let file = File::open(path).map_err(|error| named(error.to_string()))?;
