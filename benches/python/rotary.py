@@ -1,4 +1,4 @@
-"""Rotary tables and chains as in the models, for the forms of `rope` and `qk_norm_rope`."""
+"""RoPE tables and rotations as in the models, for the benchmarks of `rope` and `qk_norm_rope`."""
 
 import math
 
@@ -10,13 +10,13 @@ Tables = tuple[Tensor, Tensor]
 
 
 def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
-    """Return cosines and sines of random angles, with each angle in two adjacent elements, as in diffusers."""
+    """Return cos and sin tables of random angles. As in diffusers, each angle occurs in two adjacent elements."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     return tuple(f(angles).repeat_interleave(2, dim=-1).to(dtype) for f in (torch.cos, torch.sin))  # type: ignore
 
 
 def half_tables(source: Source, *shape: int) -> Tables:
-    """Return tables with each angle in both halves, in the model's dtype, as in transformers."""
+    """Return cos and sin tables in the model's dtype. As in transformers, each angle occurs in both halves of a row."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(source.dtype), angles.sin().to(source.dtype)
