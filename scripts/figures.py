@@ -79,8 +79,7 @@ def step_times() -> Iterator[str]:
 
 
 def models() -> Iterator[str]:
-    """Yield one table per model. A row is a variant, e.g. patched and compiled, with its times and its error against
-    eager."""
+    """Yield one table per model. A row is a variant such as "patched": its times and its agreement with eager mode."""
     for name in MODELS:
         found = model(name)
         variants = found["variants"]

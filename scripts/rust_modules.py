@@ -8,8 +8,8 @@ name, it depends on the file that defines the item. These are not dependencies:
 - names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`;
 - calls of methods, and names from `use other::*`, because the script does not analyse types.
 
-A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and `main.rs` are above
-all folders.
+A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and `main.rs` are
+above all folders.
 
 `cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on rust-analyzer, which takes
 long to compile. It reads only one of cuda-std's two backends, has no folders, and does not support permitted cycles.
