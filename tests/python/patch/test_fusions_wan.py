@@ -86,7 +86,7 @@ def test_vace(device):
 
 def test_variants_have_the_known_source():
     """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's. It does not
-    replace ChronoEdit's attention processor, because the RoPE tables have another layout."""
+    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables in another way."""
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
     from oxiwarp.patching import fusions
