@@ -99,8 +99,8 @@ def test_rope_is_forgotten():
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
     """If the caller modifies the cached RoPE tables, the next call returns correct tables. Attention then reads the
-    modified tables, instead of the cached half-width tables. It also does so if sin is replaced by
-    another tensor."""
+    modified tables, instead of the cached half-width tables. It also does so if sin is replaced by another
+    tensor."""
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):

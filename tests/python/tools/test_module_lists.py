@@ -1,4 +1,5 @@
-"""Tests of `scripts/module_lists.py`: module lists in the sources are up to date, and a new file changes its list."""
+"""Tests of `scripts/module_lists.py`: the generated lists of modules are up to date, and a new file changes its
+list."""
 
 import shutil
 import sys
