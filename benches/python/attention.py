@@ -35,9 +35,9 @@ BACKENDS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-CHECKED = 32  # first and last queries to check, in two heads
-MOST_SETS = 8  # maximum sets of inputs; large inputs exceed the L2 cache anyway
-LIMIT = 1.02  # maximum error, divided by FlashAttention-2's or the best baseline's
+CHECKED = 32  # Errors are computed for this many queries at the start and at the end of a sequence.
+MOST_SETS = 8  # At most this many sets of inputs are rotated. Large inputs exceed the L2 cache anyway.
+LIMIT = 1.02  # oxiwarp's error may be this factor times FlashAttention-2's error, or the least baseline error.
 
 
 @dataclass(frozen=True)

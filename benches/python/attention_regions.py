@@ -6,11 +6,11 @@ A region contains all sizes above a minimum size. Faster sizes that are in no re
 from collections.abc import Iterable
 from itertools import product
 
-Size = tuple[int, int]  # queries of one head; queries of all batches and heads
-Kind = tuple[int, bool]  # head dimension; whether there is a padding mask
-Ratios = dict[Kind, dict[int, dict[Size, float]]]  # time of oxiwarp / torch, by number of keys
-Region = tuple[Size, ...]  # minimum sizes; larger sizes belong to the region, too
-Alone = dict[int, dict[int, tuple[int, ...]]]  # total queries, by keys and by queries of a head
+Size = tuple[int, int]  # A size: the queries of one head, and the queries of all batches and heads.
+Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
+Ratios = dict[Kind, dict[int, dict[Size, float]]]  # Time of oxiwarp / time of torch, by kind, keys and size.
+Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
+Alone = dict[int, dict[int, tuple[int, ...]]]  # Single faster sizes: total queries, by keys and by queries of a head.
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 

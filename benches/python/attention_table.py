@@ -30,10 +30,10 @@ TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "
 COLUMNS = (64, 128)  # head dimensions of the models with fused processors
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # (batches, heads) of Wan 1.3B, FLUX, SDXL and LTX-Video
-MOST_SETS = 8  # maximum sets of inputs
-WIDTH = 118  # maximum columns of a line in the written Python file
-CLOSE = 0.01  # maximum relative difference; two torch backends differ by up to 0.005
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # These are the batches and heads of Wan 1.3B, FLUX, SDXL and LTX-Video.
+MOST_SETS = 8  # At most this many sets of inputs are rotated.
+WIDTH = 118  # Lines of the written table have at most this many columns.
+CLOSE = 0.01  # Results of oxiwarp and torch may differ by this much. Two torch backends differ by up to 0.005.
 
 
 @dataclass(frozen=True)

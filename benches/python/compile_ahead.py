@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-SHARES = 8  # maximum number of processes; each needs GPU memory for a context and inputs
-SECONDS = 120  # maximum time in seconds for all processes together
+SHARES = 8  # At most this many processes run. Each one needs GPU memory for a CUDA context and inputs.
+SECONDS = 120  # All processes together take at most this many seconds.
 
 
 def in_processes(arguments: list[str], seconds: float) -> str:

@@ -24,8 +24,8 @@ BARS = {
     "QuACK": (PURPLE, "xx"),
     EAGER: (YELLOW, ""),
 }
-WIDE = 8  # approximate number of measured cases in a row of panels
-MISSING_AT = 0.02  # horizontal position of the mark of a missing baseline
+WIDE = 8  # A row of panels has about this many measured cases.
+MISSING_AT = 0.02  # The mark of a missing baseline is drawn at this horizontal position.
 MISSING = {"color": BLACK, "linestyle": "", "marker": "x"}
 LEGEND: dict[str, Any] = {"loc": "outside lower center", "fontsize": 9, "handlelength": 2.5}
 

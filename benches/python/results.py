@@ -78,9 +78,9 @@ class Results:
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)  # baselines that fail or are wrong, with the reason
-    missing: list[str] = field(default_factory=list)  # ops that this build of oxiwarp lacks
-    left_out: list[str] = field(default_factory=list)  # skipped cases: no time, no memory or an error
+    dropped: list[str] = field(default_factory=list)  # Baselines that fail or are wrong, each with the reason.
+    missing: list[str] = field(default_factory=list)  # Ops that this build of oxiwarp lacks.
+    left_out: list[str] = field(default_factory=list)  # Cases that were skipped for time, memory or an error.
 
     @property
     def copy(self) -> float:

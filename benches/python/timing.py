@@ -20,14 +20,14 @@ from statistics import median, quantiles
 import torch
 from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
-ROTATED = 800e6  # minimum bytes of all input sets; three times the L2 cache if that is more
-SMALL = 2**20  # bytes; input sets share smaller tensors, because these are parameters
-CALLS = 20  # minimum number of calls in a graph, if RESULTS allows it
-RESULTS = 1 / 24  # maximum fraction of the GPU's memory for the results of one graph
-SLOW = 200  # µs of a call; a graph of slower calls has fewer calls, see LONGEST
-LONGEST = 4e3  # maximum µs of a graph replay, approximately, if a call takes more than SLOW
-COPIES = 4  # device copies per turn
-COPY_BYTES = 2**29  # minimum bytes of the copied tensor; twice that if memory allows
+ROTATED = 800e6  # All input sets together have at least this many bytes, and at least three times the L2 cache.
+SMALL = 2**20  # Input sets share tensors with fewer bytes, because these are parameters.
+CALLS = 20  # A graph has at least this many calls, if RESULTS allows it.
+RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
+SLOW = 200  # A call is slow if it takes more than this many µs, which is longer than its launch.
+LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
+COPIES = 4  # A turn of the device copy makes this many copies.
+COPY_BYTES = 2**29  # The copied tensor has at least this many bytes, and up to twice as many if memory allows.
 COPY = "copy"
 
 

@@ -10,8 +10,8 @@ import oxiwarp
 from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
-HEIGHT, WIDTH = 30, 52  # rows and columns of a frame: patches of Wan's 480p latents
-AXES = (44, 42, 42)  # columns of a head rotated by frame, by row and by column
+HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
+AXES = (44, 42, 42)  # Of the 128 columns of a head, these are rotated by frame, by row and by column.
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
