@@ -18,8 +18,8 @@ fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
     gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
 }
 
-/// Measures the cases of an op. A criterion filter may select only a few cases. Memory and graphs are
-/// therefore created only when criterion measures a case.
+/// Measures an op with each of its tensor sizes (`cases`). A criterion filter may select only a few cases.
+/// Memory and graphs are therefore created only when criterion measures a case.
 fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
     let mut pool = None;
     let mut group = criterion.benchmark_group(op.name);

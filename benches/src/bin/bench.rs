@@ -17,9 +17,10 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Exit code if every case was measured and no case is slower than in the run of `--compare`.
+/// Exit code if every case (op with a tensor size) was measured, and none is slower than in the run of
+/// `--compare`.
 const DONE: u8 = 0;
-/// Exit code if a case is slower than in the run of `--compare`.
+/// Exit code if a case (op with a tensor size) is slower than in the run of `--compare`.
 const SLOWER: u8 = 1;
 /// Exit code of every other error.
 const FAILED: u8 = 3;
@@ -130,7 +131,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures or lists the cases that the options select, and returns the exit code.
+/// Measures or lists the cases (ops with tensor sizes) that the options select, and returns the exit code.
 fn run(options: &Options) -> Result<u8> {
     let selected = Selection { ops: options.op.clone(), filter: options.filter.clone() }.cases();
     if selected.is_empty() {
@@ -142,8 +143,8 @@ fn run(options: &Options) -> Result<u8> {
         }
         return Ok(DONE);
     }
-    // Read the old run of `--compare` before the GPU is used, so that an unreadable file fails at once. It is
-    // also read before `--csv` creates its file, because both options may name the same file.
+    // Read the file of `--compare` before the GPU is used, so that an unreadable file fails at once. Read it
+    // also before `--csv` creates its file, because both options may name the same file.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,

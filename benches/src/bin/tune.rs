@@ -91,8 +91,8 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// Checks and times the launch configurations of `case`, writes their times to `tune.csv` and prints a
-    /// summary.
+    /// Checks and times the launch configurations of `case` (an op with a tensor size). Writes the times to
+    /// `tune.csv` and prints a summary.
     fn measure(&mut self, case: Case, deadline: Instant) -> Result<()> {
         let Outcome { mut times, refused, left_out } = self.try_out(case, deadline)?;
         let (Op { name, .. }, Case { rows, cols, .. }) = (case.op, case);
@@ -167,8 +167,8 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
-        // A case may use three times its equal part of the remaining time, because its kernels may have to be
-        // compiled first.
+        // A case (op with a tensor size) may use three times its equal part of the remaining time, because
+        // its kernels may have to be compiled first.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

@@ -44,8 +44,8 @@ impl Case<'_> {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
-    /// Returns the number of calls per graph. It is a multiple of the number of memory slots, so that each
-    /// slot is used equally often.
+    /// Returns the number of calls per graph. It is a multiple of the number of memory slots (buffer
+    /// offsets), so that each slot is used equally often.
     pub fn calls(&self, sets: usize) -> usize {
         LAUNCHES.next_multiple_of(self.places(sets))
     }
@@ -56,8 +56,8 @@ impl Case<'_> {
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
-    /// Runs the op once, as call number `number` of a graph. Calls with consecutive numbers rotate through
-    /// the memory slots of the GPU's `pool`.
+    /// Runs the op once, as call number `number` of a graph. Consecutive calls rotate through the memory
+    /// slots (buffer offsets) of the GPU's `pool`.
     ///
     /// # Errors
     /// The op refuses its operands, or the driver fails.
@@ -80,7 +80,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Before calls use a memory slot again, they touch more memory than a cache of 60 MB can store.
+    /// Before calls use a memory slot (buffer offset) again, they touch more memory than a cache of 60 MB can
+    /// store.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
@@ -94,8 +95,8 @@ mod tests {
         }
     }
 
-    /// Memory slots do not overlap. The pool has two sets of tensors, so slot 2 is the second slot in the
-    /// first set.
+    /// Memory slots (buffer offsets) do not overlap. The pool has two sets of tensors, so slot 2 is the
+    /// second slot in the first set.
     #[test]
     fn places_are_apart() {
         let case = Case {

@@ -11,8 +11,8 @@ const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
     /// A rung: a launch configuration that gives threads per row and 16-byte packs per thread. The threads of
-    /// a row are a team. Each pair describes a kernel: packs per thread in registers, and maximum threads per
-    /// team.
+    /// a row are a team. Each pair in the fields describes a kernel: packs per thread in registers, and
+    /// maximum threads per team.
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],

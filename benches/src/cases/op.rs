@@ -1,4 +1,4 @@
-//! The description of a benchmarked op, and the selection of the ops and cases to measure.
+//! The description of a benchmarked op, and the selection of the ops and cases (tensor sizes) to measure.
 use oxiwarp::{Device, Result, Stream};
 
 use super::ops::OPS;

@@ -60,8 +60,8 @@ pub struct Pool {
     logarithms: Buffer<f32>,
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
-    /// Number of elements of all row tensors that calls have used. A test compares it with the op's
-    /// description.
+    /// Number of elements of all row tensors that calls have used. A test compares it with the number that
+    /// the op's description gives.
     pub(super) viewed: Cell<usize>,
 }
 
@@ -80,7 +80,7 @@ struct Sizes {
 }
 
 impl Pool {
-    /// Makes a pool of tensors on a GPU that is large enough for every case of `ops`.
+    /// Makes a pool of tensors on a GPU. It is large enough for every case (tensor size) of `ops`.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -115,8 +115,8 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Makes a CPU pool for one call of `op`. Its inputs are the rows `rows` of the full inputs, with `cols`
-    /// columns per row.
+    /// Makes a pool of CPU tensors for one call of `op`. Its inputs are the rows `rows` of the full inputs,
+    /// with `cols` columns per row.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -159,9 +159,9 @@ impl Pool {
         })
     }
 
-    /// Returns operands of `rows` rows and `cols` columns in memory slot `place`. Consecutive slots are in
-    /// different sets of tensors. After the last set, the next slot is in the first set, `step` elements
-    /// further.
+    /// Returns operands of `rows` rows and `cols` columns in memory slot (buffer offset) `place`. Consecutive
+    /// slots are in different sets of tensors. After the last set, the next slot is in the first set, `step`
+    /// elements further.
     pub fn operands(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Operands<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         let viewed = &self.viewed;
@@ -179,8 +179,8 @@ impl Pool {
         }
     }
 
-    /// Fills the results in memory slot 0 with NaN, so that a test finds elements that a kernel does not
-    /// write.
+    /// Fills the results in the first memory slot (buffer offset) with NaN. A test then finds elements that a
+    /// kernel does not write.
     ///
     /// # Errors
     /// A driver error.
@@ -191,7 +191,7 @@ impl Pool {
         self.singles.iter_mut().try_for_each(|single| single.copy_from(&self.no_numbers, stream))
     }
 
-    /// Returns the elements `range` of bf16 result `number` in memory slot 0.
+    /// Returns the elements `range` of bf16 result `number` in the first memory slot (buffer offset).
     ///
     /// # Errors
     /// A kernel failed.

@@ -1,4 +1,4 @@
-//! Compares two runs of `bench`: divides the new time of each case by its old time.
+//! Compares two runs of `bench`: divides the new time of each case (op with a tensor size) by its old time.
 use std::collections::HashMap;
 
 use super::Record;
@@ -26,7 +26,7 @@ impl Change {
 /// The comparison of two runs.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The cases that the old and the new run have in common, in the order of the new run.
+    /// The cases (ops with tensor sizes) that both runs measured, in the order of the new run.
     pub changes: Vec<Change>,
     /// Number of cases that only the new run has.
     pub only_new: usize,
@@ -35,8 +35,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares the run `new` with the run `old`. It ignores cases that only `old` has, because the new run
-    /// may have measured only a few ops.
+    /// Compares the run `new` with the run `old`. A case is an op with a tensor size. Cases that only `old`
+    /// has are ignored, because the new run may have measured only a few ops.
     ///
     /// # Errors
     /// The runs have no case in common.
@@ -58,7 +58,7 @@ impl Comparison {
         Ok(Self { only_new: new.len() - changes.len(), changes, gpus })
     }
 
-    /// Returns for each op its name, the geometric mean of the ratios of its cases, and the number of its
+    /// Returns one entry per op: its name, the geometric mean of new time / old time, and the number of its
     /// cases. The order of the ops is that of the new run.
     pub fn means(&self) -> Vec<(&str, f64, usize)> {
         let mut sums: Vec<(&str, f64, usize)> = vec![];

@@ -3,8 +3,8 @@ use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The progress bar of a run over a known number of cases. If stderr is not a terminal, the bar is invisible.
-/// `print` then still prints its line.
+/// The progress bar of a run over a known number of cases (ops with tensor sizes). If stderr is not a
+/// terminal, the bar is invisible. `print` then still prints its line.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
@@ -22,7 +22,7 @@ impl Progress {
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 
-    /// Shows in the bar what runs now: a case, or one configuration of a case.
+    /// Shows in the bar what runs now: a case (an op with a tensor size), or one configuration of a case.
     pub fn show(&self, what: impl Display) {
         self.0.set_message(what.to_string());
     }

@@ -1,4 +1,4 @@
-//! The measured time of a case, and its line in a CSV file.
+//! The measured time of a case (an op with a tensor size), and its line in a CSV file.
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Environment;
 use crate::cases::{Case, current_name};
 
-/// The measured time of a case. The fields are the columns of the CSV file.
+/// The measured time of a case (an op with a tensor size). The fields are the columns of the CSV file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Record {
     /// The op, with its variant.
@@ -40,8 +40,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the record of `case`. `time` is the time of one call, and `copy` is the time of a device copy
-    /// that moves as many bytes.
+    /// Makes the record of `case` (an op with a tensor size). `time` is the time of one call, and `copy` is
+    /// the time of a device copy that moves as many bytes.
     pub fn new(case: &Case, time: Duration, copy: Duration, environment: &Environment) -> Self {
         let Environment { gpu, driver, commit, date } = environment.clone();
         let [seconds, copy] = [time.as_secs_f64(), copy.as_secs_f64()];
@@ -61,7 +61,8 @@ impl Record {
         }
     }
 
-    /// Returns the op, the number of rows and the number of columns. Together they identify a case.
+    /// Returns the op, the number of rows and the number of columns. Together they identify a case of the
+    /// benchmark.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }
