@@ -52,7 +52,7 @@ def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> 
 
 
 def least(ratios: dict[Size, float]) -> Region:
-    """Return the minimum sizes of a region in which all measured ratios are below 1, that is, oxiwarp is faster."""
+    """Return the minimum sizes of the region in which all measured ratios (oxiwarp's time / torch's) are below 1."""
     return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
 
 

@@ -154,7 +154,8 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the time ratios. A line is a number of queries and heads, and a column is a number of keys."""
+    """Print the ratios of oxiwarp's time to torch's. A line is a number of queries and heads, and a column a number of
+    keys."""
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")

@@ -53,7 +53,7 @@ def right_providers(
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
     """Return the implementations with correct results, with their relative errors, and the bytes of the results.
 
-    The model's eager code runs first, because its error determines the error limit of all other implementations.
+    The model's torch code runs first, because its error determines the error limit of all other implementations.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
@@ -98,7 +98,7 @@ def measure(
 ) -> "Measurement | None":
     """Check all implementations on one shape. Then time the correct ones alternately, together with a device copy.
 
-    With `alone`, time only oxiwarp. Return None if the model's eager code does not run, because the check needs its
+    With `alone`, time only oxiwarp. Return None if the model's torch code does not run, because the check needs its
     error.
     """
     import torch

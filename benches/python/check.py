@@ -1,4 +1,5 @@
-"""Checks the results of an implementation against float64. The error limit is twice the error of the eager code.
+"""Checks the results of an implementation against float64. The error limit is twice the error of the model's torch
+code.
 
 The memory for the results is filled with NaN before the call, so an element that is not written gives an error.
 """
@@ -23,14 +24,15 @@ class Error:
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Whether the error is at most twice the error of the eager code, or within `LEAST`. False if the error is
+        """Whether the error is at most twice that of the model's torch code, or within `LEAST`. False if the error is
         NaN."""
         least = LEAST[dtype]
         relative, element = max(2 * eager.relative, least), max(2 * eager.element, 4 * least)
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Whether the error is so small that the eager code and the float64 reference compute the same formula."""
+        """Whether the error is so small that the model's torch code and the float64 reference compute the same
+        formula."""
         return self.relative <= limit and self.element <= 16 * limit
 
 

@@ -14,7 +14,7 @@ from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VE
 ELEMENTS = 2**32  # larger tensors need offsets of more than 32 bits
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
-# An op's colour and marker follow from its position in the plot. Up to 35 ops, all pairs are different.
+# An op's colour and marker follow from its number in the panel. The first 35 ops have different combinations.
 COLUMNS = 3
 BINS = 2  # per factor of ten in bytes, for the element-wise kernel
 FLOOR = "element-wise kernel that moves the same bytes"

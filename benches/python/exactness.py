@@ -158,7 +158,8 @@ def fields_of(row: Row) -> tuple[object, ...]:
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
-    """Return a Markdown page: an introduction, and a table with a line for each op, each eager code and each mode."""
+    """Return a Markdown page: an introduction, and a table with a line for each op, each model's torch code and each
+    mode."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
     dtypes = ("bfloat16", "float16", "float32")
     text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]

@@ -118,7 +118,8 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """Return the measured implementation for a bar. For torch.compile this is the faster variant."""
+    """Return the measured implementation that a bar of the plot shows. For torch.compile, it is the faster of two
+    variants."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None

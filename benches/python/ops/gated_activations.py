@@ -16,7 +16,8 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Return one tensor `x` whose last dimension has both halves, so it is twice the last size of `shape`."""
+    """Return one tensor `x` whose last dimension contains input and gate. It is twice as wide as the last size of
+    `shape`."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 

@@ -53,7 +53,8 @@ def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return the chain after a `WanTransformerBlock`'s feed-forward: gated sum, rounded, and the next block's norm1."""
+    """Return the torch calls after a `WanTransformerBlock`'s feed-forward: the rounded gated sum, and the next block's
+    norm1."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

@@ -1,6 +1,7 @@
 """Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy, made from the forward benchmarks.
 
-Gradients of RoPE and gated residuals are not measured, because they read fewer bytes than the forward pass.
+Gradients of RoPE and gated residuals are not measured. They do not read all inputs of the forward pass, but the
+benchmark would count the bytes of all inputs.
 """
 
 from dataclasses import replace

@@ -112,7 +112,7 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return the chain of `CogVideoXAttnProcessor2_0`, which applies RoPE in place to the video tokens after the
+    """Return norm and RoPE as in `CogVideoXAttnProcessor2_0`, which rotates in place the video tokens after the
     text."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:

@@ -36,7 +36,7 @@ def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> T
 
 
 def _chain(angles_of, dtype):
-    """Return a chain that computes cos and sin tables from positions in `dtype`, and then rotates q and k."""
+    """Return a function that computes cos and sin tables from positions in `dtype`, and then rotates q and k."""
 
     def chain(q: Tensor, k: Tensor) -> Result:
         angles = angles_of(q.shape[1], q.shape[-1], q.device, dtype)
