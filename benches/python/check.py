@@ -12,7 +12,7 @@ from torch import Tensor
 
 # Relative error that is always allowed. For bfloat16 and float16 it is a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-EAGER_LIMIT = 8  # times LEAST: maximum error of the eager code; more means that the reference differs
+EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means another formula.
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from timing import calls_for, capture, copy_turn, race, sets_for
 POINTS = 12
 SETS = 64  # maximum sets of inputs
 ROUNDS = 5
-ROOM = 0.9  # maximum fraction of the GPU memory for the inputs and results of a call
+ROOM = 0.9  # The inputs and results of a call take at most this fraction of the GPU memory.
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        if 2 * per_token * tokens > room:  # memory for two sets of results: of a call, and of the graph
+        if 2 * per_token * tokens > room:  # two sets of results: those of a call and those of the graph
             return
         torch.cuda.empty_cache()
         make = partial(form.inputs, source, (1, tokens, *shape[2:]))

@@ -75,8 +75,7 @@ def has_ours(form: Form) -> bool:
 
 
 def absent(forms: list[Form]) -> list[str]:
-    """Return the reason for each library that has no column in the table of these forms, e.g. "Liger is not
-    installed"."""
+    """Return the reason for each library that has no column in the table of an op, e.g. "Liger is not installed"."""
     lines = []
     for name in PEERS:
         peers = [form.peers[name] for form in forms if name in form.peers]

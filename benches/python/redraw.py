@@ -18,7 +18,7 @@ from results import Measurement, Results
 from timing import Time
 
 ALONE = {"same bits": True, "FAIL": False, "not compared": None}
-EXACT_SHARE = 0.1  # minimum ratio to the copy whose four decimals are accurate to 0.1 %
+EXACT_SHARE = 0.1  # In the files, ratios have four decimals. Ratios above this are accurate to 0.1 %.
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:

@@ -49,7 +49,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Turn:
-    """The work of one implementation in a turn. `run` enqueues `calls` calls on the stream."""
+    """The work of one implementation when it is its turn. `run` enqueues `calls` calls on the stream."""
 
     run: Callable[[], object]
     calls: int

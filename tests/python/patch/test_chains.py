@@ -15,7 +15,8 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Yield name, positional and keyword arguments of test calls for every operator in the dictionary `INDUCTOR`."""
+    """Yield name, positional and keyword arguments of test calls. They cover the operators that are left to
+    Inductor."""
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -27,8 +28,9 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """Operators in `INDUCTOR` have a torch version for torch.compile. It returns the operator's result within rounding
-    errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's exponentials differ in the last bits."""
+    """Operators that are left to Inductor have a torch version for torch.compile. It returns the operator's result
+    within rounding errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's exponentials differ in
+    the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -54,15 +56,15 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """In `fusions.core.ops`, only operators in `INDUCTOR` differ from the public ones. For these, Inductor's code is
-    faster."""
+    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators. For these, the
+    code that Inductor generates is faster."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
-    """The notes of a report name an `INDUCTOR` operator exactly if the patched model uses this operator."""
+    """The notes of a report name an operator that is left to Inductor exactly if the patched model uses it."""
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

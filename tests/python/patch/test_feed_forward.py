@@ -185,8 +185,8 @@ def test_calls_of_the_own_forward(ran):
 
 @pytest.mark.parametrize("op", MAKERS)
 def test_compiled(op, device):
-    """A patched activation module compiles to one graph. Operators in `INDUCTOR` appear as torch operations, and all
-    others as oxiwarp operators."""
+    """A patched activation module compiles to one graph. Operators that are left to Inductor appear as torch
+    operations, and all others as oxiwarp operators."""
     from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
     module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)

@@ -14,7 +14,7 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # eight blocks: 2 down, 2 in the middle, 2 x 2 up
+SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # The UNet has eight blocks: 2 down, 2 in the middle, 4 up.
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 2, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}

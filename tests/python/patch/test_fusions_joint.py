@@ -15,7 +15,7 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
-LEFT = {*INDUCTOR, "layer_norm"}  # Inductor may generate these operators, so not every compiled graph contains them.
+LEFT = {*INDUCTOR, "layer_norm"}  # Inductor may generate code for these operators. Some compiled graphs lack them.
 FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
