@@ -52,12 +52,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def less(ours: float, theirs: float) -> str:
-    """Format by how many percent `ours`, a time, is shorter than the time `theirs` of a baseline."""
+    """Format by how many percent the time `ours` is shorter than the time `theirs` of a baseline."""
     return f"{100 * (1 - ours / theirs):+.1f} %".replace("-", "−").replace("+", "")
 
 
 def faster(ours: float, theirs: float) -> str:
-    """Format the ratio `theirs / ours` of two times: how many times as fast as the baseline oxiwarp is."""
+    """Format the ratio of two times, `theirs / ours`. It says how many times as fast as the baseline oxiwarp is."""
     return f"{theirs / ours:.2f}"
 
 

@@ -80,7 +80,7 @@ impl Gpu {
         let graph = self.capture(calls, &mut launch)?;
         let mut times = vec![];
         for replay in 0..replays + WARM_UP {
-            // SAFETY: `launch` borrows the memory of the graph until this function returns.
+            // SAFETY: `launch` borrows the memory of the graph, and lives until this function returns.
             let time = unsafe { self.replay(&graph, 1) }?;
             if replay >= WARM_UP {
                 times.push(time / calls as u32);

@@ -47,11 +47,11 @@ struct Options {
     /// Write the results to FILE: one line per case with GPU, driver, commit and date
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Compare with FILE, which an earlier run wrote: print the ratio of each case and the geometric mean of
-    /// each op
+    /// Compare with FILE, which an earlier run wrote: print new time / old time of each case, and the
+    /// geometric mean of each op
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Percent by which a case may be slower than in the run of --compare
+    /// Percent by which a case may be slower than in FILE of --compare
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
     tolerance: f64,
     /// Number of timed replays of each case's graph

@@ -38,7 +38,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> PartMut<'a> {
-    /// Returns the elements as a tensor of `shape`.
+    /// Returns the result's elements as a mutable tensor of `shape`.
     ///
     /// # Errors
     /// The buffer has too few elements.

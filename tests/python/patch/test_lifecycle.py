@@ -173,7 +173,7 @@ def test_instance_forward_is_left():
     assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
     model.offset.forward = (
         model.offset.forward
-    )  # the bound method of the class, which accelerate leaves on the instance
+    )  # accelerate leaves this bound method of the class on the instance
     oxiwarp.unpatch(model)
     assert oxiwarp.patch(model).names["offset"] == "replaced"
 

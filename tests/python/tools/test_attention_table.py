@@ -30,7 +30,8 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """If oxiwarp is slower at one size, the region "oxiwarp is faster" contains only larger sizes.
+    """A region is a set of sizes at which oxiwarp is faster. If oxiwarp is slower at one size, the region has only
+    larger sizes.
 
     Smaller sizes at which oxiwarp is faster are listed one by one. Equal times count as slower.
     """
@@ -47,10 +48,10 @@ def test_faster():
 
 
 def test_keys_between():
-    """For a number of keys between two measured numbers, a size is in the region only if it is in both measured
-    regions.
+    """The sizes at which oxiwarp is faster (a region) are measured for some numbers of keys.
 
-    If the regions of adjacent numbers of keys are equal, they are merged.
+    For a number of keys between two measured numbers, the table has the intersection of their regions. Adjacent equal
+    regions are merged.
     """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
@@ -60,7 +61,8 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region has a minimum for the queries of one head and a minimum for the queries of all heads.
+    """A region (sizes at which oxiwarp is faster) has two minima: for the queries of one head, and for those of all
+    heads.
 
     With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies both
     minima.

@@ -21,15 +21,14 @@ from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
-    """Return whether a patched model's sample equals the unpatched model's sample, or differs with a PSNR above 120
-    dB."""
+    """Return whether the output of a patched model equals that of the unpatched model, or has a PSNR above 120 dB."""
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # diffusers' Mochi model enables autocast
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
-    """`bench` runs each model unpatched and patched. In float32 the samples agree, and the results file is complete."""
+    """`bench` runs each model unpatched and patched. In float32 the outputs agree, and the results file is complete."""
     pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
@@ -47,7 +46,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
-    """`--graphs` also times steps as CUDA graphs. It skips a step that synchronizes, e.g. with `.item()`."""
+    """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes, e.g. with `.item()`."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -78,8 +77,8 @@ def test_stopped(tmp_path, monkeypatch):
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):
-    """`--compile-only` runs the first step of each compiled variant. If a variant fails, the next variants still
-    run."""
+    """`--compile-only` runs the first step of each compiled variant, e.g. patched and compiled. If a variant fails, the
+    next variants still run."""
     pytest.importorskip("transformers")
     options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
     assert main(["bench", *options]) == 0
@@ -101,7 +100,7 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """If a variant or a model fails, `bench` still measures the other variants and models. The exit code is then 1."""
+    """If a model, or a variant of it (e.g. compiled), fails, `bench` measures all others. The exit code is then 1."""
     pytest.importorskip("transformers")
     build = WORKLOADS["qwen3"].build
 
@@ -161,8 +160,8 @@ def test_command():
 
 
 def test_names_of_variants(monkeypatch):
-    """The names of variants need no quotes in a shell. `bench --variant` also accepts the names in old results
-    files."""
+    """The names of variants, e.g. `patched-compiled`, need no quotes in a shell. `bench --variant` also accepts the
+    names in old results files."""
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
     assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
@@ -177,7 +176,7 @@ def test_names_of_variants(monkeypatch):
 def test_progress_in_a_log(tmp_path, capsys):
     """If stderr is not a terminal, `bench` writes a numbered line to stderr for each stage.
 
-    The first stage builds the model, then each variant is a stage, and the last stage runs all timed rounds.
+    The first stage builds the model. Then each variant, e.g. patched, is a stage. The last stage runs all timed rounds.
     """
     pytest.importorskip("transformers")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]

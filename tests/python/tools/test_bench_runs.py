@@ -116,7 +116,8 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """If a goal covers all cases of an op and a case or its baseline did not run, the goal is "not measured".
+    """A performance goal may cover all cases of an op. If a case or its baseline did not run, the goal is "not
+    measured".
 
     If one case misses the goal, the goal fails.
     """

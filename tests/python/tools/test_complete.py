@@ -1,6 +1,6 @@
-"""Tests that the lists in the test support are complete: every public function and operator has test calls and roles.
+"""Tests that every public function and operator has test calls, and that each of its tensor parameters has a role.
 
-A tensor parameter has a role, e.g. rows or weight. The role says which tensors the tests pass for it.
+The role of a tensor parameter, e.g. rows or weight, says which tensors the tests pass for it.
 """
 
 import inspect
