@@ -46,9 +46,9 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # The patched model saves six calls of `torch.cat`. In the double-stream block, it saves 2 for query and key.
-    # In the single-stream blocks, it saves 1 for text and image tokens, and 2 for attention and feed-forward. In
-    # the timestep embedding, it saves 1.
+    # The patched model saves six calls of `torch.cat`. In the double-stream block, it saves 2 for query and
+    # key. In the single-stream blocks, it saves 1 for text and image tokens, and 2 for attention and
+    # feed-forward. In the timestep embedding, it saves 1.
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
