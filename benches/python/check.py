@@ -17,7 +17,7 @@ EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larg
 
 @dataclass(frozen=True)
 class Error:
-    """Largest error of all results, in two measures: |out - ref| / |ref| with norms, and per element by |ref| + rms(ref)."""
+    """Largest errors of all results: |out - ref| / |ref| with norms, and per element relative to |ref| + rms(ref)."""
 
     relative: float
     element: float
