@@ -35,8 +35,7 @@ REGISTERS = re.compile(r"Function properties for (\w+)\s.*?Used (\d+) registers"
 
 
 class Code(NamedTuple):
-    """The machine code of a kernel entry: hash of its SASS and constant data, number of instructions and of
-    registers."""
+    """The machine code of a kernel entry: hash of SASS and constant data, counts of instructions and registers."""
 
     digest: str
     instructions: int

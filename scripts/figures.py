@@ -131,8 +131,7 @@ def attention() -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """Yield one table per operator. A row is a shape, with the time, the bandwidth relative to a copy, and the
-    baselines."""
+    """Yield one table per operator. A row is a shape, with time, bandwidth relative to a copy, and baselines."""
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]

@@ -20,8 +20,7 @@ TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # a family's name ends here in
 
 
 def chains() -> Iterator[str]:
-    """Yield one table per family of models. A row has the classes, their fused torch calls, and the exactness in each
-    mode."""
+    """Yield one table per family of models. A row has classes, their fused torch calls, and exactness by mode."""
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"

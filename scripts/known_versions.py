@@ -46,8 +46,7 @@ def members(text: str):
 
 
 def difference(fusion, module: str, cls: str, sources: dict[str, dict[str, str]], package: str) -> str | None:
-    """Return the first function whose fingerprint the fusion does not list, with the fingerprint. None if it lists
-    all."""
+    """Return the first function whose fingerprint the fusion does not list, with this fingerprint, or None."""
     for function, known in fusion.sources.items():
         owner, colon, name = function.rpartition(":")
         if owner and not owner.startswith(package):

@@ -19,8 +19,7 @@ def linked(docs: Path) -> set[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the linked files to the site. A Markdown file is copied as plain text, because its relative links would
-    break."""
+    """Add the linked files to the site. Markdown is copied as plain text, because its relative links would break."""
     for path in sorted(linked(Path(config["docs_dir"]))):
         source = ROOT / path
         if source.is_file():

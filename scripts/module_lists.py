@@ -32,8 +32,7 @@ def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
 
 
 def kernels(root: Path) -> str:
-    """Return the text of `kernels-gpu/src/ops/mod.rs`. For the CPU all modules are compiled, for PTX only the selected
-    one."""
+    """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, a PTX build only one."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     on_cpu = "".join(f"    {op.stem}::KERNELS,\n" for op in ops if not GPU_ONLY.search(op.read_text()))

@@ -38,8 +38,7 @@ class Multiprocessor:
 
     @staticmethod
     def of(gpu: str, threads: int, blocks: int, tb_per_s: float, count: int) -> "Multiprocessor":
-        """Return the limits of an SM. `needed` is the bandwidth times a latency of 0.6 µs, divided by the number of
-        SMs."""
+        """Return the limits of an SM. `needed` is bandwidth times a latency of 0.6 µs, divided by the number of SMs."""
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 
     def resident(self, threads: int, registers: int) -> int:

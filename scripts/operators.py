@@ -75,8 +75,7 @@ def sections(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def entries(text: str) -> dict[str, str]:
-    """Return the entries of a docstring section by name, e.g. each argument. An entry may continue on indented
-    lines."""
+    """Return the entries of a docstring section by name, e.g. arguments. An entry continues on indented lines."""
     _, *parts = ENTRY.split(text)
     return dict(zip(parts[0::2], map(inspect.cleandoc, parts[1::2]), strict=True))
 

@@ -118,8 +118,7 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """Return the implementations to time, by name. For given inputs, an implementation returns the call without
-    arguments."""
+    """Return the implementations to time, by name. For given inputs, each returns the call without arguments."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:
@@ -139,8 +138,7 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Return the relative error of some queries against float64. If there are many queries, only two heads are
-    compared."""
+    """Return the relative error of some queries against float64. If there are many queries, use only two heads."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]

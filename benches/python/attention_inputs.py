@@ -13,8 +13,7 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0, sharpness: float = 1.0) -> Heads:
-    """Return normally distributed q, k and v, with the same values on every device. `sharpness` scales the scores
-    QKᵀ."""
+    """Return normally distributed q, k and v, equal on every device. `sharpness` scales the scores QKᵀ."""
     b, h, sq, sk, d = sizes
     generator = torch.Generator("cpu").manual_seed(seed)
     q, k, v = (torch.randn(b, h, s, d, generator=generator) for s in (sq, sk, sk))
@@ -27,8 +26,7 @@ def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where each query has one dominant key. Its position and its lead, at most 30, depend on the
-    query."""
+    """Return inputs where each query has one dominant key. Its position and its lead (at most 30) vary."""
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]
     own = k[:, :, (torch.arange(sizes[2]) * 7919 + keys // 2) % keys]
@@ -37,8 +35,7 @@ def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def along_first_column(scores: Tensor, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs whose scores QKᵀ are `scores`, with one value per key, plus noise. All queries have the same
-    scores."""
+    """Return inputs whose scores QKᵀ are `scores`, one value per key, plus noise. All queries have these scores."""
     q, k, v = normal(sizes, torch.float32, device, sharpness=0.25)
     q[..., 0], k[..., 0] = sizes[4] ** 0.5, scores.to(device)
     return tuple(x.to(dtype) for x in (q, k, v))
@@ -52,8 +49,7 @@ def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def rising(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where every 41st key has a larger score than all previous keys, so the softmax maximum rises
-    often."""
+    """Return inputs where every 41st key has the largest score so far, so the softmax maximum rises often."""
     scores = torch.zeros(sizes[3])
     scores[40::41] = torch.linspace(4, 9, sizes[3] // 41)
     return along_first_column(scores, sizes, dtype, device)

@@ -26,8 +26,7 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Return the regions by minimum number of keys. Between two measured numbers, use the intersection of their
-    regions."""
+    """Return the regions by minimum number of keys. Between two measured numbers, use their regions' intersection."""
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}

@@ -52,8 +52,7 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Queries of one head, and queries of all batches and heads. The latter number determines the load of the
-        SMs."""
+        """Queries of one head, and queries of all batches and heads, which determine the load of the SMs."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
@@ -154,8 +153,7 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the ratios of oxiwarp's time to torch's. A line is a number of queries and heads, and a column a number of
-    keys."""
+    """Print oxiwarp's time / torch's time. A line is a number of queries and heads, a column a number of keys."""
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")

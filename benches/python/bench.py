@@ -177,8 +177,7 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
-    """Measure the Python overhead per call, the time of `import oxiwarp`, and the time of the first call of some
-    ops."""
+    """Measure the Python overhead per call, the time of `import oxiwarp`, and the first call of some ops."""
     from overhead import first_call_seconds, import_seconds, per_call
 
     say("overhead per call")

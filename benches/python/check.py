@@ -30,14 +30,12 @@ class Error:
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Whether the error is so small that the model's torch code and the float64 reference compute the same
-        formula."""
+        """Whether the error is so small that the model's torch code and the float64 reference have one formula."""
         return self.relative <= limit and self.element <= 16 * limit
 
 
 def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
-    """Run an implementation. Its results are allocated in memory full of NaN, so elements that it does not write stay
-    NaN."""
+    """Run an implementation. Its results are allocated in memory full of NaN, so unwritten elements stay NaN."""
     call = prepare(form, provider, inputs)
     poison = [torch.full_like(x, float("nan")) for x in like if x.is_floating_point()]
     del poison
@@ -45,8 +43,7 @@ def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = 
 
 
 def error_of(form: Form, shape: Shape, inputs: Inputs, results: tuple[Tensor, ...]) -> Error:
-    """Return the error of `results` against float64. The reference is computed for some tokens at a time to save
-    memory."""
+    """Return the error of `results` against float64. The reference is computed for some tokens at a time."""
     outputs = dict(enumerate(results))
     together = parts({**inputs, **outputs}, shape[1], form.chunked)
     zero = torch.zeros((), dtype=torch.float64, device=results[0].device)

@@ -43,8 +43,7 @@ def in_processes(arguments: list[str], seconds: float) -> str:
 
 
 def only_compile(graph: object, inputs: object) -> object:
-    """Dynamo backend that fills Inductor's cache. It compiles the graph with Inductor, but runs the graph
-    uncompiled."""
+    """Dynamo backend that fills Inductor's cache: it compiles the graph with Inductor, but runs it uncompiled."""
     from torch._inductor.compile_fx import compile_fx
 
     compile_fx(graph, inputs)

@@ -41,8 +41,7 @@ def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
 
 
 def draw(points: Sequence[Point], copy: float, title: str) -> Any:
-    """Draw a panel for each family of ops, with a line per op. `copy` is the bandwidth of a large device copy in
-    GB/s."""
+    """Draw a panel for each family of ops, with a line per op. `copy` is the GB/s of a large device copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

@@ -17,8 +17,7 @@ PACKAGES = ("oxiwarp", "torch", "triton", "diffusers", "transformers", "liger-ke
 
 
 def environment() -> dict[str, Any]:
-    """Return the facts about this run: GPU, versions, commit and command line. Without a GPU, `gpu` is "CPU
-    executor"."""
+    """Return the facts about this run: GPU (or "CPU executor"), versions, commit and command line."""
     import torch
 
     versions = {package: _version(package) for package in PACKAGES}
@@ -58,8 +57,7 @@ def results_folder(facts: dict[str, Any]) -> Path:
 
 
 def begin(out: Path | None) -> tuple[dict[str, Any], Path]:
-    """Print the GPU, versions and commit, and create the results folder. Return all facts about the run, and the
-    folder."""
+    """Print the GPU, versions and commit, and create the results folder. Return the facts and the folder."""
     facts = environment()
     folder = out or results_folder(facts)
     folder.mkdir(parents=True, exist_ok=True)

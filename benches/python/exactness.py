@@ -90,16 +90,15 @@ def distance(ours: Result, eager: Result) -> tuple[float, int]:
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Map the bits of floating-point values to integers with the same order, so that ulp are differences of
-    integers."""
+    """Map the bits of floating-point values to integers in the same order. Differences of integers are then ulp."""
     lowest = torch.iinfo(bits.dtype).min
     wide = bits.long()
     return torch.where(wide < 0, lowest - wide, wide)
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """Return the eager result and its source: "classes" of diffusers or transformers, or an equal "chain" of torch
-    calls."""
+    """Return the eager result and its source: "classes" of diffusers or transformers, or equal torch calls
+    ("chain")."""
     if form.real is not None:
         try:
             return form.real(**inputs), "classes"
@@ -109,8 +108,7 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Compare a form (a use of an op in models) in one dtype, for each of its models and modes, with at most `most`
-    tokens."""
+    """Compare a form (a use of an op in models) in one dtype, for each model and mode, with up to `most` tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])
@@ -126,8 +124,7 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
-    """Yield every comparison. Also yield a message for each op that is not in this build, fails or is skipped for
-    time."""
+    """Yield every comparison, and a message for each op that is not in this build, fails or is skipped for time."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:
@@ -158,8 +155,7 @@ def fields_of(row: Row) -> tuple[object, ...]:
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
-    """Return a Markdown page: an introduction, and a table with a line for each op, each model's torch code and each
-    mode."""
+    """Return a Markdown page: an introduction, and a table with a line for each op, model code and mode."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
     dtypes = ("bfloat16", "float16", "float32")
     text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]

@@ -34,8 +34,7 @@ class Source:
     dtype: torch.dtype = DTYPE
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normally distributed values. They are scaled in place, because a tensor can take half of the GPU
-        memory."""
+        """Return normal values. They are scaled in place, because a tensor can take half of the GPU memory."""
         return torch.randn(shape, device=self.device, dtype=dtype or self.dtype).mul_(scale).add_(mean)
 
     def weight(self, cols: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -43,8 +42,7 @@ class Source:
         return torch.rand(cols, device=self.device, dtype=dtype or self.dtype).add_(0.5)
 
     def modulation(self, batch: int, cols: int, count: int, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """Return `count` tensors `[batch, 1, cols]`. As in AdaLayerNormZero, they are slices of a tensor `[batch, 6 *
-        cols]`."""
+        """Return `count` tensors `[batch, 1, cols]`. As in AdaLayerNormZero, they are slices of one larger tensor."""
         projection = self.normal(batch, 6 * cols, scale=0.3, dtype=dtype)
         return [part[:, None] for part in projection.chunk(6, dim=1)[:count]]
 
@@ -163,7 +161,6 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the token dimension: the first dimension of size `tokens`. The last dimension counts only if it is the
-    only one."""
+    """Return the first dimension of size `tokens`. Ignore the last dimension, unless `x` is one-dimensional."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

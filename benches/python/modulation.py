@@ -20,8 +20,7 @@ def inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute LayerNorm and modulation as in AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image), with four
-    roundings."""
+    """Compute LayerNorm and modulation as AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image): four roundings."""
     return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 

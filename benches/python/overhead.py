@@ -43,8 +43,7 @@ print(time.perf_counter() - start)
 
 
 def per_call(rounds: int) -> dict[tuple[str, str], float]:
-    """Return the median microseconds per Python call, by (grad mode, function). The tensor is small, so kernels are
-    short."""
+    """Return the median microseconds per Python call on a small tensor, by (grad mode, function)."""
     import oxiwarp
 
     x = torch.randn(16, 2048, device="cuda", dtype=torch.bfloat16)
@@ -70,8 +69,7 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
 
 
 def _microseconds(call: Callable[[], object], count: int = 300) -> float:
-    """Return microseconds per call. With only `count` calls, the launch queue does not fill up, so no call waits for
-    the GPU."""
+    """Return microseconds per call. `count` is so small that the launch queue does not fill up and block."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
@@ -82,8 +80,7 @@ def _microseconds(call: Callable[[], object], count: int = 300) -> float:
 
 
 def import_seconds(runs: int) -> float:
-    """Return the median seconds that `import oxiwarp` takes after `import torch`, in new processes with cached
-    bytecode."""
+    """Return the median seconds of `import oxiwarp` after `import torch`, in new processes with cached bytecode."""
     _seconds(_IMPORT)
     return median(_seconds(_IMPORT) for _ in range(runs))
 

@@ -48,8 +48,7 @@ def plot(results: Results, folder: Path, title: str) -> str:
 
 
 def draw_family(results: Results, ops: list[str], title: str) -> Any:
-    """Draw a panel for each op. Bars show the GB/s of every implementation by model, and a line shows the device
-    copy."""
+    """Draw a panel for each op. Bars are the GB/s of the implementations by model, and a line is the device copy."""
     from matplotlib.figure import Figure
 
     counts = [len(results.of(op)) for op in ops]
@@ -118,8 +117,7 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """Return the measured implementation that a bar of the plot shows. For torch.compile, it is the faster of two
-    variants."""
+    """Return the measured implementation that a bar shows. For torch.compile, it is the faster of two variants."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
@@ -136,8 +134,7 @@ def _rows(counts: list[int]) -> int:
 
 
 def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
-    """Distribute the ops over the rows of panels, so that all rows have about the same number of cases. No row is
-    empty."""
+    """Distribute the ops over the rows of panels, with about the same number of cases per row. No row is empty."""
     rows, left = _rows(counts), list(zip(ops, counts, strict=True))
     for row in range(rows, 0, -1):
         target, taken = sum(count for _, count in left) / row, 0
@@ -152,8 +149,7 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
 
 
 def draw_overview(results: Results, title: str) -> Any:
-    """Draw one line per op for its largest case. It shows the bandwidth of oxiwarp and torch.compile relative to a
-    copy."""
+    """Draw a line for each op's largest case: bandwidth of oxiwarp and torch.compile relative to a copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

@@ -66,8 +66,7 @@ def _bound(call: Chain, module: Any) -> Callable[..., Any]:
 
 
 def has_ours(form: Form) -> bool:
-    """Whether this build of oxiwarp has the public function. For a benchmark of a gradient, it must also have the
-    gradient."""
+    """Whether this build of oxiwarp has the public function and, for the benchmark of a gradient, the gradient."""
     import oxiwarp
 
     gradient = form.gradient or form.op

@@ -35,8 +35,7 @@ def copy_of(lines: list[dict[str, str]]) -> float:
 
 
 def read_results(path: Path) -> Results:
-    """Read the results.csv of bench.py. The size of the largest tensor is not in the file and is not needed for
-    plots."""
+    """Read the results.csv of bench.py. It lacks the size of the largest tensor, which plots do not need."""
     lines = lines_of(path)
     cases: dict[tuple[str, ...], Measurement] = {}
     for line in lines:

@@ -42,8 +42,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate half-split pairs of the last dimension: element `i` of the first half with element `i` of the second
-    half."""
+    """Rotate half-split pairs: element `i` of the last dimension's first half with element `i` of its second half."""
     (first, second), half = x.chunk(2, dim=-1), x.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

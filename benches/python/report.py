@@ -13,8 +13,7 @@ from rich.table import Table
 
 
 def table_of(op: str, results: Results) -> Table:
-    """Return the table of one op: oxiwarp's time and bandwidth, and for each baseline its time divided by oxiwarp's
-    time."""
+    """Return the table of one op: oxiwarp's time and bandwidth, and each baseline's time / oxiwarp's time."""
     rows, forms = results.of(op), selected([op])
     libraries = sorted({form.library[0] for form in forms if form.library})
     peers = [EAGER, *libraries, COMPILED, *(name for name in PEERS if any(m.best(name) for m in rows))]

@@ -55,8 +55,7 @@ class Measurement:
         return self.bytes / self.times[provider].median / 1e3
 
     def best(self, peer: str) -> str | None:
-        """Return the fastest variant of a baseline, e.g. of the two torch.compile variants. None if none was
-        measured."""
+        """Return the fastest variant of a baseline, e.g. of torch.compile's two. None if none was measured."""
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
@@ -185,8 +184,7 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """Create a goal that all cases in `rows` must meet. The goal's text names the worst case. `left` cases were
-    skipped."""
+    """Create a goal that all cases in `rows` must meet. Its text names the worst case. `left` cases were skipped."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

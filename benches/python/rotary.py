@@ -23,8 +23,7 @@ def half_tables(source: Source, *shape: int) -> Tables:
 
 
 def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as diffusers' `embeddings.apply_rotary_emb`, with `x` [B, S, H, D] and tables [S, D] (Flux,
-    HunyuanVideo)."""
+    """Rotate as diffusers' `embeddings.apply_rotary_emb` (Flux, HunyuanVideo): `x` [B, S, H, D], tables [S, D]."""
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(3)
@@ -62,8 +61,7 @@ def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as the `apply_rotary_emb` in MochiAttnProcessor2_0. `x` is [B, S, H, D], and tables per head are [S, H, D
-    / 2]."""
+    """Rotate as `apply_rotary_emb` of MochiAttnProcessor2_0: `x` [B, S, H, D], tables per head [S, H, D / 2]."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     first, second = (even * cos - odd * sin).to(x.dtype), (even * sin + odd * cos).to(x.dtype)
     return torch.stack([first, second], dim=-1).flatten(-2)

@@ -41,8 +41,7 @@ class Time:
 
     @staticmethod
     def of(samples: list[float]) -> "Time":
-        """Create from times in microseconds. If there is only one time, the median and both percentiles are equal to
-        it."""
+        """Create from times in microseconds. A single time is the median and both percentiles."""
         deciles = quantiles(samples, n=10) if len(samples) > 1 else samples
         return Time(median(samples), deciles[0], deciles[-1])
 
@@ -70,8 +69,7 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a graph: one per input set, but at least `CALLS` if their results fit into
-    memory."""
+    """Return the number of calls in a graph: one per input set, or more up to `CALLS` if memory allows."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
@@ -149,8 +147,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """Return the stream for all captures. It is always the same, because the allocator reuses blocks only within a
-    stream."""
+    """Return the stream for all captures. One stream serves all, because the allocator reuses blocks per stream."""
     return torch.cuda.Stream(device)
 
 

@@ -37,8 +37,7 @@ def _inputs_affine(source: Source, shape: Shape) -> Inputs:
 
 
 def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, shift_table: Tensor) -> Tensor:
-    """Compute `ada_norm` as LTX and PixArt do. Scale and shift are sums of a time embedding and a table of the
-    block."""
+    """Compute `ada_norm` as LTX and PixArt do: scale and shift are a time embedding plus a table of the block."""
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 

@@ -1,5 +1,4 @@
-"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops. Input and gate are two tensors, or halves of
-one."""
+"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops. Input and gate are in one tensor or in two."""
 
 from collections.abc import Callable
 
@@ -16,8 +15,7 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Return one tensor `x` whose last dimension contains input and gate. It is twice as wide as the last size of
-    `shape`."""
+    """Return a tensor `x` whose last dimension contains input and gate, each as wide as `shape` says."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 

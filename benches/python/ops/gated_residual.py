@@ -24,8 +24,7 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute `x + gate * y` as `FluxTransformerBlock` does. Some models write `y * gate`, which gives the same
-    bits."""
+    """Compute `x + gate * y` as `FluxTransformerBlock` does. Other models' `y * gate` gives the same bits."""
     return x + gate * y
 
 

@@ -45,16 +45,14 @@ def _after_gate(norm: Callable[..., Tensor]) -> Chain:
 
 
 def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
-    """Compute the gated residual at the end of a `FluxSingleTransformerBlock` and the norm at the start of the next
-    one."""
+    """Compute the gated residual at the end of a `FluxSingleTransformerBlock`, and the next block's norm."""
     total = x + gate * y
     total = total.clip(-CLIP, CLIP) if total.dtype == torch.float16 else total
     return layer_norm_chain(total, scale, shift), total
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return the torch calls after a `WanTransformerBlock`'s feed-forward: the rounded gated sum, and the next block's
-    norm1."""
+    """Return the torch calls after a `WanTransformerBlock`'s feed-forward: rounded gated sum, and next norm1."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

@@ -55,8 +55,7 @@ def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
-    """Return inputs whose first tokens are text tokens, to which RoPE is not applied. The norms of q and k have
-    biases."""
+    """Return inputs whose first tokens are text tokens, which RoPE leaves unchanged. The norms have biases."""
     text = min(TEXT, shape[1] // 2)
     cos, sin = rotary.tables(source, shape[1] - text, shape[-1])
     inputs = {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}
@@ -112,8 +111,7 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return norm and RoPE as in `CogVideoXAttnProcessor2_0`, which rotates in place the video tokens after the
-    text."""
+    """Return norm and RoPE as in `CogVideoXAttnProcessor2_0`: RoPE changes only the video tokens after the text."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))

@@ -1,5 +1,4 @@
-"""Benchmarks of `rope`, which rotates q and k by tables, in the layouts of Flux, LTX, Wan, Qwen-Image and language
-models."""
+"""Benchmarks of `rope`, which rotates q and k by tables, as in Flux, LTX, Wan, Qwen-Image and language models."""
 
 from collections.abc import Callable
 

@@ -57,8 +57,7 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Return the grid `(frames, rows, columns)` of a video with `tokens` tokens. Small videos have one frame or one
-    row."""
+    """Return the grid `(frames, rows, columns)` of `tokens` tokens. Few tokens make one frame or one row."""
     if tokens < HEIGHT * WIDTH:
         return (1, tokens // WIDTH, WIDTH) if tokens > WIDTH else (1, 1, tokens)
     return (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH)

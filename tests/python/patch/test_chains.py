@@ -15,8 +15,7 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Yield name, positional and keyword arguments of test calls. They cover the operators that are left to
-    Inductor."""
+    """Yield name, positional and keyword arguments of test calls for the operators that are left to Inductor."""
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -48,8 +47,7 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
 
 
 def test_signatures():
-    """Patched modules import operators from `fusions.core.ops`. Each has the signature of the public operator of this
-    name."""
+    """Operators in `fusions.core.ops`, which patched modules import, have the signatures of the public operators."""
     for name in oxiwarp.ops.__all__:
         ours, public = getattr(ops, name), getattr(oxiwarp, name)
         assert inspect.signature(ours) == inspect.signature(public), name

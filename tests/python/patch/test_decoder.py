@@ -89,8 +89,7 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """A patched model gives a token the same hidden state with a KV cache (prompt, then one token) as without a
-    cache."""
+    """A patched model gives a token the same hidden state with a KV cache as without a cache."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -144,8 +143,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If the user excludes the norms from `patch`, a patched layer does not call `add_rms_norm`. It still calls
-    `rope`."""
+    """If the user excludes norms from `patch`, a patched layer calls `rope`, but not `add_rms_norm`."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)

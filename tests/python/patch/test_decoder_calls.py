@@ -20,8 +20,7 @@ CACHED += [("Qwen3", BF16), ("Qwen3", torch.float16), ("Qwen3", torch.float32)]
 
 
 def decode(model, prompt=11):
-    """Decode with a KV cache: first the prompt, then the other tokens one by one. Return the last hidden states of all
-    tokens."""
+    """Decode with a KV cache: first the prompt, then tokens one by one. Return the hidden states of all tokens."""
     ids = IDS.to(model.device)
     y = model(input_ids=ids[:, :prompt], use_cache=True)
     states = [y.last_hidden_state]
@@ -47,8 +46,7 @@ def test_without_gradients(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_one_by_one(name, monkeypatch):
-    """Without gradients, the layers of a patched model call none of their submodules. With gradients they call all of
-    them."""
+    """The layers of a patched model call all of their submodules with gradients, and none without gradients."""
     model, calls, own = build(name), Counter(), nn.Module.__call__
 
     def call(self, *args, **kwargs):
@@ -96,8 +94,7 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A patched layer matches the unpatched layer if a linear has an additional parameter and its weight is a plain
-    tensor."""
+    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and a parameter `scale`."""
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -169,8 +166,7 @@ def masked_steps():
 
 @pytest.mark.parametrize("name", ["padding", "packed", "static", "some"])
 def test_masks(patched, name):
-    """Under torch.compile, a patched language model keeps the attention mask in all calls of `masked_steps`, which need
-    it."""
+    """Under torch.compile, a patched language model keeps the attention mask for calls that need it."""
     (stock, model), step = patched, dict(masked_steps())[name]
     assert [masks for _, masks in graphs(model, lambda: step(model))] == [[True, True]]
     assert torch.allclose(model(**step(model))[0], stock(**step(stock))[0], rtol=0, atol=1e-5)

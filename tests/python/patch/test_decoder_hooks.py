@@ -31,8 +31,7 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
 def test_hooks(path, name):
-    """If a submodule has a hook, a patched layer calls it with the same positional and keyword arguments as the
-    unpatched layer."""
+    """A patched layer calls a submodule that has a hook with the same arguments as the unpatched layer."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -55,8 +54,7 @@ def test_hooks(path, name):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_own_forward(path):
-    """A patched layer calls the `forward` that was assigned to an instance of a submodule, e.g. `layer.mlp.forward =
-    f`."""
+    """A patched layer calls the `forward` that was assigned to a submodule instance: `layer.mlp.forward = f`."""
     model, seen = build("Qwen3"), []
     oxiwarp.patch(model, cpu_kernels=True)
     y, part = model(input_ids=IDS).last_hidden_state, model.layers[1].get_submodule(path)
@@ -68,8 +66,7 @@ def test_own_forward(path):
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
-    """If a global hook for all modules is registered, a patched layer calls the same submodules as the unpatched
-    layer."""
+    """With a global hook for all modules, a patched layer calls the same submodules as the unpatched layer."""
     stock, seen, grad = build(name), ([], []), "backward" in kind
     model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -129,8 +126,7 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """In a patched layer, a hook on an activation module runs. A new activation module that is assigned after `patch`
-    is used."""
+    """In a patched layer, a hook on an activation runs. A new activation that is assigned after `patch` is used."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -147,8 +143,7 @@ def test_activations(name, grad):
 
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
-    """A patched layer calls an adapter that replaces one of its linears. It also calls a norm that the user
-    excluded."""
+    """A patched layer calls an adapter in place of one of its linears, and a norm that the user excluded."""
     stock = build("Qwen3")
     owner, _, name = path.rpartition(".")
     patched = copy.deepcopy(stock)

@@ -1,5 +1,4 @@
-"""Tests that the `forward` of a patched module accepts arguments by position and by keyword, as the original one
-does."""
+"""Tests that the `forward` of a patched module accepts positional and keyword arguments as the original one does."""
 
 import inspect
 from collections import Counter
@@ -69,8 +68,7 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """A patched attention processor accepts `scale=None`, for which the original processor gives no deprecation
-    warning."""
+    """A patched attention processor accepts `scale=None` without a deprecation warning, as the original one does."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)
@@ -107,8 +105,7 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Return the arguments of a call as keyword arguments. If the function takes `*args`, return the arguments
-    unchanged."""
+    """Return the arguments of a call as keyword arguments. If the function takes `*args`, do not change them."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return call.args, call.kwargs
@@ -126,8 +123,7 @@ def by_place(call):
 @pytest.mark.parametrize("form", [by_name, by_place])
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT, "sd3.5", "hunyuan_video_replace", *IMAGE_MODELS])
 def test_arguments(name, form):
-    """Every patched module except norms accepts its arguments by keyword and by position. In both cases it runs the
-    same kernels."""
+    """Every patched module except norms runs the same kernels for keyword arguments as for positional arguments."""
     model, inputs = model_and_inputs(name)
     oxiwarp.patch(model, cpu_kernels=True)
     with Operators() as expected:

@@ -124,8 +124,7 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """`patch` replaces a subclass that inherits `forward` from a supported block. It skips a subclass that overrides
-    it."""
+    """`patch` replaces a subclass of a supported block that inherits `forward`, and skips one that overrides it."""
 
     class Same(Block):
         extra = 1
@@ -179,8 +178,7 @@ def test_hooks_inside(ran):
 
 
 def test_hooks_around(ran):
-    """Hooks on patched blocks, on their attentions and on their activations run in the same order as without
-    `patch`."""
+    """Hooks on patched blocks, their attentions and their activations run in the original order."""
     model, seen = ltx(), []
     for part in (model.transformer_blocks[0], model.transformer_blocks[0].attn1, model.transformer_blocks[0].ff.net[0]):
         part.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
@@ -194,8 +192,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """For a call that the kernels do not support, e.g. in float64, a patched block returns the original result bit for
-    bit."""
+    """For a call that the kernels do not support, e.g. in float64, a patched block returns the original bits."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
@@ -216,8 +213,7 @@ def test_calls_for_the_own_method(what, ran):
 
 
 def test_copies_and_two_models():
-    """A copied or pickled patched model is patched as well. A call of `patch` on one model does not change another
-    model."""
+    """A copied or pickled patched model is patched as well. `patch` on one model does not change another model."""
     import copy
     import pickle
 
@@ -235,8 +231,7 @@ def test_copies_and_two_models():
 
 
 def test_processor_shared_by_two_modules():
-    """If two attention modules share a processor, `patch` replaces this processor once, and `unpatch` restores it
-    once."""
+    """If two attention modules share a processor, `patch` replaces it once, and `unpatch` restores it once."""
     model = ltx()
     shared = model.transformer_blocks[0].attn1.processor
     model.transformer_blocks[1].attn1.set_processor(shared)

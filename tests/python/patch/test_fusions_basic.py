@@ -141,8 +141,7 @@ def test_blocks_that_are_left():
 
 
 def test_calls_that_run_the_own_method(device):
-    """A patched block runs its original `forward` if the call has GLIGEN arguments, or if one of its norms has a
-    hook."""
+    """A patched block runs its original `forward` for GLIGEN arguments, and if one of its norms has a hook."""
     from diffusers.models.attention import BasicTransformerBlock
 
     block = build(

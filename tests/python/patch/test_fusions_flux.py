@@ -25,8 +25,7 @@ def pair(dtype=torch.float32, device="cpu"):
 
 
 def outputs(models, **extra):
-    """Run one bfloat16 step of each model. Return the models' outputs, and the oxiwarp operators that the last model
-    called."""
+    """Run one bfloat16 step of each model. Return the outputs, and the oxiwarp operators that the last model called."""
     found = []
     for model in models:
         with Operators() as operators:
@@ -81,8 +80,7 @@ def test_streams_from_elsewhere():
 
 
 def test_clipped():
-    """In float16, a patched block clips overflowing values to 65504, the largest finite number, as the original block
-    does."""
+    """In float16, a patched block clips overflowing values to 65504, as the original block does."""
     stock, model = pair(torch.float16)
     for each in (stock, model):
         each.transformer_blocks[0].ff_context.net[2].bias.fill_(6e4)
@@ -101,8 +99,7 @@ def test_clipped():
 
 
 def test_fused_projections():
-    """After `fuse_qkv_projections`, query, key and value are slices of one tensor. The patched model still runs all
-    kernels."""
+    """After `fuse_qkv_projections`, which makes q, k and v slices of one tensor, a patched model runs all kernels."""
     models = pair(torch.bfloat16)
     for model in models:
         model.fuse_qkv_projections()
@@ -113,8 +110,7 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a submodule that a patched method does not call has a hook, the original method of this block or attention
-    runs."""
+    """If a submodule that a patched block or attention does not call has a hook, its original method runs."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -126,8 +122,7 @@ def test_hooks(path):
 
 
 def test_ip_adapter():
-    """`patch` skips the attention processor of an IP adapter. The patched block adds the additional result of this
-    processor."""
+    """`patch` skips the attention processor of an IP adapter. The patched block adds its additional result."""
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
     models = pair(torch.bfloat16)

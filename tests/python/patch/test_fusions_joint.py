@@ -1,5 +1,4 @@
-"""Tests of patched blocks with joint attention over text and image tokens: results, gradients, and which kernels
-run."""
+"""Tests of patched blocks with joint attention over text and image tokens: results, gradients, kernels."""
 
 import inspect
 from collections import Counter
@@ -67,8 +66,7 @@ def is_ours(node):
 
 @FAMILY
 def test_compiles(name, device):
-    """A patched model compiles to one graph. The graph contains the oxiwarp operators, except operators that are left
-    to Inductor."""
+    """A patched model compiles to one graph of oxiwarp operators, except operators that are left to Inductor."""
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)

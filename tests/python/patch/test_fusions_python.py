@@ -77,8 +77,7 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """A patched attention module passes the same arguments to its processor as the original module, for every form of
-    call."""
+    """For every form of call, a patched attention module passes the original arguments to its processor."""
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
@@ -108,8 +107,7 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """From the second step on, a patched model calls `inspect.signature` no more. The report has a row for attention
-    modules."""
+    """From the second step on, a patched model does not call `inspect.signature`. The report lists its attentions."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)

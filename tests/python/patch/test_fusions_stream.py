@@ -68,8 +68,7 @@ def test_fake_zeros(device):
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 def test_inductor_has_a_sum_without_a_gate(gated, device):
-    """Under torch.compile, `residual_layer_norm` without a gate becomes torch's sum and LayerNorm. With a gate it stays
-    an oxiwarp kernel."""
+    """Under torch.compile, `residual_layer_norm` becomes torch's sum and LayerNorm, unless there is a gate."""
     x, y = random((2, 5, 96), torch.bfloat16, device), random((2, 5, 96), torch.bfloat16, device, seed=1)
     gate = random((2, 1, 96), torch.bfloat16, device, seed=2) if gated else None
     norm, targets = norm_of(96, torch.bfloat16, device), []

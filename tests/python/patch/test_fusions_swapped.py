@@ -146,8 +146,7 @@ def test_weights_where_there_were_none():
 
 
 def test_compiled():
-    """Compiled patched blocks with equal submodules share one graph. If a submodule is replaced, the block is
-    recompiled."""
+    """Compiled patched blocks share one graph. If a submodule of a block is replaced, the block is recompiled."""
     graphs = []
 
     def backend(graph, _):

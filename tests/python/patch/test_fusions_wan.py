@@ -78,8 +78,7 @@ def test_wan_fused_projections(device):
 
 
 def test_vace(device):
-    """A patched WanVACE model matches the unpatched model. It has additional blocks, whose results are added to the
-    others."""
+    """A patched WanVACE model matches the unpatched model. It adds the results of additional blocks to the others."""
     for dtype in DTYPES:
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 

@@ -63,8 +63,7 @@ def test_attention_processor(options, device):
 
 
 def test_dropout_is_left_out_when_it_does_nothing(device):
-    """A patched feed-forward omits dropout in evaluation mode. It calls dropout in training mode, or if dropout has a
-    hook."""
+    """A patched feed-forward calls dropout in training mode, or if dropout has a hook. Otherwise it omits dropout."""
     feed_forward = models.FeedForward(32, dropout=0.5, final_dropout=True)
     feed_forward, x, seen = feed_forward.to(device).eval(), random((2, 5, 32), torch.float32, device), []
     expected = feed_forward(x)

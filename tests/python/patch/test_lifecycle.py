@@ -1,5 +1,4 @@
-"""Tests that common operations work on a patched model: state dicts, copies, pickle, hooks, moves, casts and
-deletion."""
+"""Tests of common operations on a patched model: state dicts, copies, pickle, hooks, moves, casts, deletion."""
 
 import copy
 import gc
@@ -47,8 +46,7 @@ def test_state_dict():
 
 
 def test_safetensors(tmp_path):
-    """A patched and an unpatched model have equal safetensors files, byte for byte. A patched model can load the
-    file."""
+    """Patched and unpatched models have equal safetensors files. A patched model can load such a file."""
     safetensors = pytest.importorskip("safetensors.torch")
     stock, model = net(), patched_net()
     for name, saved in (("stock", stock), ("patched", model)):
@@ -72,8 +70,7 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """Patched modules keep their class name, `isinstance` result and signature, because third-party code relies on
-    them."""
+    """Patched modules keep class name, `isinstance` result and signature, on which third-party code relies."""
     import inspect
 
     model, stock = patched_net(), net()
@@ -86,8 +83,7 @@ def test_names_and_classes():
 
 @pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
 def test_copies(how):
-    """A copy of a patched model is patched and has the same results. `unpatch` of the copy does not change the
-    original."""
+    """A copy of a patched model is patched and has the same results. It can be unpatched separately."""
     model = patched_net()
     expected = model(net_input())
     if how == "deepcopy":
@@ -223,8 +219,7 @@ def test_patched_again_after_a_parametrization():
 
 
 def test_tensor_subclass_input():
-    """For a tensor subclass, a patched norm runs its original `forward`, so that the `__torch_dispatch__` of the
-    subclass runs."""
+    """For a tensor subclass, a patched norm runs its original `forward`, so `__torch_dispatch__` takes effect."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     model, x = patched_net(), net_input()
@@ -246,8 +241,7 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """In forward-mode AD, a patched model gives the original tangent. Public functions such as `rms_norm` raise an
-    error."""
+    """In forward-mode AD, a patched model gives the original tangent. Functions such as `rms_norm` raise an error."""
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
         expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
@@ -305,8 +299,7 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """A deleted patched model is garbage-collected with its modules, its parameters and the classes made only for
-    it."""
+    """A deleted patched model is garbage-collected, with its parameters and the classes made only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:
@@ -321,8 +314,7 @@ def test_a_patched_module_is_freed(make, unpatch):
 
 
 def test_an_unpatched_module_gets_its_class_again():
-    """A module that is unpatched and patched again gets the same class again. torch.compile can therefore reuse its
-    code."""
+    """A module that is unpatched and patched again gets the same class, so torch.compile can reuse its code."""
     model = patched_net()
     before = weakref.ref(type(model.before))
     oxiwarp.unpatch(model)

@@ -72,8 +72,7 @@ def test_rope_trained_after_inference_mode():
 
 
 def test_rope_is_not_copied():
-    """Copies and pickles of the patched module do not contain the cached RoPE tables. The cache does not keep a deleted
-    module alive."""
+    """Copies and pickles of the patched module lack its cached RoPE tables. The cache keeps no module alive."""
     module = patched_rope()
     module(x(), 2, 3, 4)
     assert kept[module] and copy.deepcopy(module) not in kept
@@ -144,8 +143,7 @@ def test_rope_and_compiled_blocks():
 
 
 def test_rope_captured(cuda):
-    """During CUDA graph capture, the patched module does not use cached tables. It computes new tables in the graph's
-    memory."""
+    """During CUDA graph capture, the patched module computes new RoPE tables in the memory of the graph."""
     module = patched_rope()
     before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -155,8 +153,7 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """RoPE tables computed inside a torch.func transform are not cached, because they must not be used after the
-    transform."""
+    """RoPE tables computed inside a torch.func transform are not cached: they must not be used after it."""
     module = patched_rope()
 
     def total(scale):

@@ -1,5 +1,4 @@
-"""Tests that a pickle of a patched model from an older version of oxiwarp, with other module paths, still loads and
-works."""
+"""Tests that a patched model pickled by an older version of oxiwarp, with other module paths, loads and works."""
 
 import pickle
 import subprocess
@@ -29,8 +28,7 @@ def old():
 
 
 def test_modules(old):
-    """Patched modules from the old pickle run the kernels. Their class and options equal those of a module that is
-    patched now."""
+    """Patched modules from the old pickle run the kernels, and have the class and options of newly patched modules."""
     x = random((4, 64), torch.float32, "cpu")
     for name, fresh in (("norm", BareRMSNorm()), ("layer_norm", nn.LayerNorm(64, elementwise_affine=False))):
         stock = fresh(x)

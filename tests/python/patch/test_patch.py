@@ -31,8 +31,7 @@ def kernel_calls(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_norm(dtype, device, kernel_calls):
-    """A patched norm runs the kernel. The result has the dtype, the strides and the roundings of the original
-    `forward`."""
+    """A patched norm runs the kernel. Its result has the dtype, strides and roundings of the original `forward`."""
     model, x = net(dtype, device), random((3, 7, 64), dtype, device)
     own = {name: getattr(model, name)(x) for name in NORMS}
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -309,8 +308,7 @@ def test_attention_by_itself():
 
 
 def test_report():
-    """The report has one row per class and status, e.g. "replaced". As plain text and as a rich table it has the same
-    content."""
+    """The report has one row per class and status, e.g. "replaced". Plain text and rich table have equal content."""
     from rich.console import Console
 
     model = net()

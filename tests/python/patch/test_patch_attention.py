@@ -91,8 +91,7 @@ def test_another_backend(calls, measured):
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # in diffusers
 @pytest.mark.parametrize(("make", "make_input"), [(ltx, ltx_input), (sdxl, sdxl_input)], ids=["ltx", "sdxl"])
 def test_compile(make, make_input, device, measured):
-    """A patched model with `attention=True` compiles to one graph, which calls `oxiwarp.attention` as often as eager
-    mode."""
+    """A patched model compiles to one graph, which calls `oxiwarp.attention` as often as eager mode does."""
     model, inputs, graphs = make(torch.bfloat16, device), make_input(torch.bfloat16, device), []
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
     with Operators() as operators:
@@ -141,8 +140,7 @@ def test_conditions(monkeypatch):
 
 
 class Counted(int):
-    """An integer that counts its comparisons. With dynamic shapes, torch.compile makes a guard for each comparison of a
-    size."""
+    """An integer that counts its comparisons. torch.compile makes a guard for each comparison of a dynamic size."""
 
     def counted(name):
         def compare(self, other):

@@ -25,8 +25,7 @@ def with_final(model):
 
 
 def test_excluded_but_patched_before():
-    """If a second `patch` excludes a module that the first one replaced, the module stays patched. The report gives the
-    reason."""
+    """A module that `patch` replaced stays patched if a second `patch` excludes it. The report gives the reason."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")
@@ -39,8 +38,7 @@ def test_excluded_but_patched_before():
 
 
 def test_atomic():
-    """If `patch` raises an exception, it first restores all modules. The message names the module that caused the
-    exception."""
+    """If `patch` raises an exception, it first restores all modules. The message names the module that failed."""
     model = with_final(net())
     before = {name: (type(module), set(module.__dict__)) for name, module in model.named_modules()}
     message = r"^patch: last \(test_patch_errors\.FinalRMSNorm\): TypeError: no subclasses"

@@ -13,8 +13,7 @@ import oxiwarp
 
 
 def halves_of_pairs(rope, *args, **kwargs):
-    """Return RoPE tables in which only `cos[..., ::2]` and `sin[..., 1::2]` are right. Wan's processor reads only
-    these."""
+    """Return RoPE tables that are right only where Wan's processor reads: `cos[..., ::2]` and `sin[..., 1::2]`."""
     cos, sin = type(rope).forward(rope, *args, **kwargs)
     cos, sin = cos.clone(), sin.clone()
     cos[..., 1::2], sin[..., 0::2] = 7.0, 7.0
@@ -40,8 +39,7 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
     strict=True, raises=AssertionError, reason="review py 33: a processor's fit does not depend on its module's norms"
 )
 def test_report_of_processors_without_norms():
-    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list a kernel for
-    them."""
+    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list one."""
     family = FAMILIES["sd3"]
     model = build(family)
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -68,8 +66,7 @@ def gradients(model, inputs):
 )
 @pytest.mark.parametrize("name", ["qwen_image"])
 def test_gradients_of_unread_outputs(name):
-    """The text output of the last block is not used, so the parameters that only it depends on must have no gradient
-    (None)."""
+    """The text output of the last block is not used. Parameters that affect only this output have no gradient."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -72,8 +72,7 @@ def forward(model, device="cpu"):
 @pytest.mark.parametrize("offload_type", ["block_level", "leaf_level"])
 @pytest.mark.parametrize("order", ["patch first", "hooks first"])
 def test_group_offload(order, offload_type, device):
-    """diffusers' group offloading sets a `forward` on each module instance. `patch` and `unpatch` work on such
-    modules."""
+    """`patch` and `unpatch` work if diffusers' group offloading has set a `forward` on each module instance."""
     hooks = pytest.importorskip("diffusers.hooks")
     reference = ltx(device=device)
     stock = forward(reference, device)
@@ -113,8 +112,7 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' first-block cache works with a patched model. It finds blocks by their class, and `patch` changes this
-    class."""
+    """diffusers' first-block cache finds blocks by their class. It works although `patch` changes this class."""
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()
     stock = model(**inputs)[0]

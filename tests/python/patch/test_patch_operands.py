@@ -148,8 +148,7 @@ def test_tables_by_columns(name):
 
 @pytest.mark.parametrize("wide", ["ffn", "attn1"])
 def test_wide_branches(wide):
-    """In a bfloat16 model, an attention or feed-forward may return float32 if the block casts the residual sum, as in
-    Wan."""
+    """In a bfloat16 model, a branch may return float32 if the block casts the residual sum, as in Wan."""
     models = wan(torch.bfloat16), wan(torch.bfloat16)
     oxiwarp.patch(models[1], cpu_kernels=True)
     hook(models, lambda name, module: name.endswith(f".{wide}"), torch.Tensor.float)

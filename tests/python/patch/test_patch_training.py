@@ -19,8 +19,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Record which fusions (replacement methods with kernels) run, and "norm" for each call of a norm with
-    gradients."""
+    """Record the names of fusions (replacement methods) that run, and "norm" for each norm call with gradients."""
     seen = []
     for name, fusion in FUSIONS.items():
         if not fusion.kernels:
@@ -158,8 +157,7 @@ def test_other_linears(linear, order, mode, ran):
 
 @pytest.mark.parametrize("order", ["adapters first", "patch first"])
 def test_peft(order, ran):
-    """On a patched model, diffusers' adapter functions (peft) work: adapters can be added, disabled, enabled, fused and
-    unfused."""
+    """On a patched model, adapters of diffusers (peft) can be added, disabled, enabled, fused and unfused."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v", "to_out.0", "proj"])
 
@@ -200,8 +198,7 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """In inference mode, whose tensors have no version counters, patched blocks run their kernels and return the same
-    result."""
+    """In inference mode, whose tensors have no version counters, patched blocks run and return the same result."""
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -214,8 +211,7 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """A second derivative of a patched model raises RuntimeError, because the kernels have none. After `unpatch` it
-    works."""
+    """A second derivative of a patched model raises RuntimeError. After `unpatch` it works."""
     model, x = net().requires_grad_(), net_input().requires_grad_()
     oxiwarp.patch(model, cpu_kernels=True)
 

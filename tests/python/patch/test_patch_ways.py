@@ -116,8 +116,7 @@ def test_way(way, column):
 
 @pytest.mark.filterwarnings(MOCHI)
 def test_models_are_freed():
-    """If a model is patched, called, unpatched and patched again, its modules and parameters are still freed after
-    deletion."""
+    """A model that is patched, called, unpatched and patched again is freed with its parameters after deletion."""
     alive = {}
     for name, (make, inputs, _) in MODELS.items():
         model = make()

@@ -1,5 +1,4 @@
-"""Tests of how `patch` recognises an RMSNorm: it calls the module with a small random tensor (a probe) and compares the
-roundings."""
+"""Tests of how `patch` recognises an RMSNorm: it calls the module with a random tensor and compares roundings."""
 
 import importlib
 from types import MethodType
@@ -235,8 +234,7 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """Recognition of a norm changes no random state and calls no hook. It needs no weight values, so it works on the
-    meta device."""
+    """Recognition of a norm changes no random state and calls no hook. It works on the meta device."""
     state = torch.random.get_rng_state()
     with torch.device("meta"):
         module = nn.RMSNorm(48, eps=1e-6)

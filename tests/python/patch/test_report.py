@@ -1,5 +1,4 @@
-"""Tests of the three forms of `patch`'s report: text in 80 columns, a table in a rich console, and HTML in a
-notebook."""
+"""Tests of the three forms of `patch`'s report: text in 80 columns, rich table in a console, HTML in a notebook."""
 
 import io
 from html.parser import HTMLParser
@@ -14,8 +13,7 @@ LONG = "HunyuanVideoTokenReplaceSingleTransformerBlock"
 
 
 def made():
-    """Return a report with the longest class name of diffusers, a skipped class, and names with HTML special
-    characters."""
+    """Return a report with diffusers' longest class name, a skipped class, and names with HTML special characters."""
     report = Report("exact")
     for at in range(3):
         operators = "ada_norm, gated_residual, gated_residual_ada_norm"

@@ -105,8 +105,7 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """If nothing changed, `attention_table.write` does not change the file. `adopt` adds the measurements of another
-    GPU."""
+    """If nothing changed, `attention_table.write` keeps the file as it is. `adopt` adds another GPU's measurements."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"

@@ -32,8 +32,7 @@ def test_every_curve_has_all_its_points(op):
 
 
 def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """`tokens_alone` detects a single wrong token in the result of a large call, as after an overflow of a 32-bit
-    offset."""
+    """`tokens_alone` detects one wrong token in a large call, as after an overflow of a 32-bit offset."""
     form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
     x = torch.randn(1, 33, 16).bfloat16()
     right = torch.nn.functional.gelu
@@ -53,8 +52,7 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_tokens_whose_place_counts(op, monkeypatch):
-    """For RoPE, `tokens_alone` calls the op on one token with the token's position. It detects a token with a wrong
-    angle."""
+    """For RoPE, `tokens_alone` passes a single token with its position, and detects a token with a wrong angle."""
     form, tokens = form_of(op), 52
     inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
     assert curve.tokens_alone(form, inputs, tokens)
@@ -71,8 +69,7 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
-    """For an op whose tokens depend on each other, the CSV file says "not compared". If tokens differ, it says
-    "FAIL"."""
+    """If tokens depend on each other, the CSV file says "not compared". If tokens are wrong, it says "FAIL"."""
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

@@ -1,5 +1,4 @@
-"""Tests of the benchmark programs with invented times instead of a GPU: files, failures, and behaviour at the time
-limit."""
+"""Tests of the benchmark programs with invented times instead of a GPU: files, failures, and the time limit."""
 
 import csv
 import json
@@ -94,16 +93,14 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
 @pytest.mark.parametrize("program", [bench, curve, exactness])
 def test_an_op_that_is_none(program, monkeypatch, tmp_path):
-    """If `--only` names an unknown op, a benchmark program exits with an error. It measures nothing and writes no
-    file."""
+    """If `--only` names an unknown op, a benchmark program exits with an error and writes no file."""
     with pytest.raises(SystemExit, match="--only reelu: no such op; there are .*rms_norm,"):
         run(program, monkeypatch, tmp_path, "--only", "silu,reelu")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
-    """After the ops, `bench.py` measures overheads. If this fails, results.csv still contains the results of all
-    ops."""
+    """If the measurement of overheads after the ops fails, results.csv still contains the results of all ops."""
 
     def fail(*_):
         raise RuntimeError("a fresh process failed")
@@ -165,8 +162,7 @@ def checked(form, monkeypatch):
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
-    """A baseline such as Liger's RoPE may overwrite its inputs. It gets copies, so the reference uses the original
-    inputs."""
+    """A baseline such as Liger's RoPE may overwrite its inputs, because it gets copies of them."""
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
     def in_place(_, q, k, cos, sin):
@@ -180,8 +176,7 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
-    """If the model's eager code fails, e.g. because memory is too small, nothing is measured. oxiwarp does not count as
-    wrong."""
+    """If the model's torch code fails (out of memory), nothing is measured. oxiwarp does not count as wrong."""
 
     def out_of_memory(**_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -239,8 +234,7 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
-    """`curve.py` reports an op that fails and an op for which memory is too small. Their earlier measurements are
-    kept."""
+    """`curve.py` reports an op that fails or needs too much memory, and keeps the earlier measurements."""
 
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):

@@ -91,8 +91,7 @@ def test_ours_is_right(form):
 
 
 def test_alone():
-    """With `alone`, the benchmark measures oxiwarp in every mode and no baseline. This is enough to compare two
-    builds."""
+    """With `alone`, the benchmark measures only oxiwarp, in every mode. This is enough to compare two builds."""
     form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
     inputs = inputs_of(form, torch.bfloat16)
     right, _ = right_providers(form, few(form), inputs, results, alone=True)
@@ -115,8 +114,7 @@ def test_a_wrong_formula_is_found():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.chunked], ids=name)
 def test_reference_of_parts_is_that_of_the_whole(form, monkeypatch):
-    """If the float64 reference is computed for a few tokens at a time, it equals the reference of all tokens at
-    once."""
+    """The float64 reference is the same if it is computed for a few tokens at a time or for all at once."""
     inputs = inputs_of(form, torch.float32)
     whole = tuple_of(prepare(form, form.reference, inputs)())
     monkeypatch.setattr("forms.CHUNK", 3 * max(x.numel() for x in inputs.values()) // TOKENS)

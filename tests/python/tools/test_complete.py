@@ -53,7 +53,6 @@ def test_every_operator_has_kernels(name, key):
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
-    """`_native.register` raises TypeError if an operator's schema or tensor roles do not match the Rust function behind
-    it."""
+    """`_native.register` raises TypeError if an operator's schema or tensor roles do not match the Rust function."""
     with pytest.raises(TypeError, match=f"^{text}"):
         _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

@@ -33,8 +33,7 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
-    """The picture compares two errors on one scale: patched against unpatched model, and the unpatched model's rounding
-    error."""
+    """The picture shows on one scale: error of the patched model, and rounding error of the unpatched model."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text
@@ -49,8 +48,7 @@ def test_both_errors_are_next_to_each_other():
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
-    """The picture shows times only for a GPU. The CPU executor is a test tool, so its times say nothing about the
-    kernels."""
+    """The picture shows times only for a GPU. Times of the CPU executor say nothing about the kernels."""
     assert any("time" in title for title in titles(draw([outcome()], "here", times=expected))) == expected
     asked = []
     monkeypatch.setattr(demo, "run", lambda *_: outcome())
@@ -65,8 +63,7 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """No legend covers a line, bar or mark. This holds also if all latents are equal, although log(0) cannot be
-    drawn."""
+    """No legend covers a line, bar or mark, also if all latents are equal and log(0) cannot be drawn."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)

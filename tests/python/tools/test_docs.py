@@ -37,8 +37,7 @@ RUN_ELSEWHERE = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_run(page):
-    """Every shell block of a page runs, unless the comment before it says why not. Every code block names a known
-    language."""
+    """Every shell block of a page runs, unless a comment says why not. Every code block names a known language."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in FENCE.finditer(page.read_text()):
         language = block["language"]

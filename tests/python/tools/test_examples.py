@@ -51,8 +51,7 @@ def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProc
     ],
 )
 def test_generate_video(options, expected, tmp_path):
-    """`generate_video.py` runs with several combinations of options. It calls `patch` only if optimized kernels are
-    used."""
+    """`generate_video.py` runs with several combinations of options. It calls `patch` only with kernels enabled."""
     ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)

@@ -1,5 +1,4 @@
-"""Tests of measured figures in README and docs: a figure is in a table made from results files, or cites such a
-file."""
+"""Tests of measured figures in README and docs: each is in a table made from results files, or cites such a file."""
 
 import re
 
@@ -40,8 +39,7 @@ def test_prose_has_no_figure_without_a_file(page):
 
 
 def test_the_claim_of_the_readme():
-    """README says that a patched model takes "x to y % less time". The numbers follow from the results of FLUX.1 and
-    LTX-Video."""
+    """README says "x to y % less time". The numbers follow from the results files of FLUX.1 and LTX-Video."""
     claim = re.search(r"takes (\d+) to (\d+) % less time than with `torch.compile`", (ROOT / "README.md").read_text())
     assert claim, "README has no claim"
     model = script("figures").model

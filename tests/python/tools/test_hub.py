@@ -1,5 +1,4 @@
-"""Tests of the repository that oxiwarp builds for Hugging Face's package `kernels`: files, functions, layers,
-loading."""
+"""Tests of the repository that oxiwarp builds for Hugging Face `kernels`: files, functions, layers, loading."""
 
 import ast
 import json
@@ -146,8 +145,7 @@ def test_layers(module, repository, layer, device):
 
 
 def test_norms(module, device):
-    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the module that they
-    replace."""
+    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the replaced module."""
     x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
     norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     host = nn.Module()
@@ -213,8 +211,7 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """If a Llama model gets its RoPE function from the built repository, its logits match those of the original
-    model."""
+    """A Llama model with the RoPE function of the built repository has the logits of the original model."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # shared by all models
 
@@ -240,8 +237,7 @@ def test_local_kernels(repository, monkeypatch):
 
 
 def test_transformers(repository, cuda, tmp_path):
-    """If transformers loads RMSNorm from the built repository by `KernelConfig`, the model has the original logits (GPU
-    only)."""
+    """A model that loads RMSNorm from the repository by `KernelConfig` has the original logits (GPU only)."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3Config(
         vocab_size=64,

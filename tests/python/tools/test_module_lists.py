@@ -1,5 +1,4 @@
-"""Tests of `scripts/module_lists.py`: the generated lists of modules are up to date, and a new file changes its
-list."""
+"""Tests of `scripts/module_lists.py`: generated lists of modules are up to date. A new file changes its list."""
 
 import shutil
 import sys

@@ -85,8 +85,7 @@ def test_nothing_is_covered(draw, folder):
 
 @pytest.mark.parametrize("draw", [family, overview, curve])
 def test_colours(draw, folder):
-    """Plots use the colour palette of Okabe and Ito. Grey is only used for lines that connect points, and for
-    baselines."""
+    """Plots use the palette of Okabe and Ito, and grey only for lines that connect points and for baselines."""
     greys = {"#CCCCCC", "#BFBFBF"}
     found = colors_of(draw(folder)) - greys
     assert found <= set(OKABE_ITO) and len(found) > 2
@@ -153,8 +152,7 @@ def test_the_curve_is_the_share_of_copy_by_family(folder):
 
 
 def test_redraw(folder, monkeypatch, capsys, tmp_path):
-    """`redraw.py` draws all plots from the files of a run. If the results are read and written again, they do not
-    change."""
+    """`redraw.py` draws all plots from the files of a run. Reading and writing results does not change them."""
     monkeypatch.setattr(sys, "argv", ["redraw.py", str(folder), "--out", str(tmp_path / "new")])
     assert redraw.main() == 0
     drawn = {path.name for path in (tmp_path / "new").iterdir()}

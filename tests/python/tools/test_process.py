@@ -108,8 +108,7 @@ def test_info():
 
 
 def test_doctor():
-    """`python -m oxiwarp doctor` prints "ok" for each part that works. Without a GPU, it exits with 1 and prints a
-    remedy."""
+    """`python -m oxiwarp doctor` prints "ok" for each working part. Without a GPU, it exits with 1 and a remedy."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout
@@ -118,8 +117,7 @@ def test_doctor():
 
 
 def test_demo(tmp_path):
-    """`python -m oxiwarp demo` runs two steps on the CPU executor, prints `demo: ok` at the end, and writes a
-    picture."""
+    """`python -m oxiwarp demo` runs on the CPU executor, prints `demo: ok` at the end, and writes a picture."""
     for package in ("diffusers", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

@@ -48,8 +48,7 @@ def test_files_are_cited():
 
 
 def test_tables_list_the_files():
-    """benches/results/README.md has a section for each folder. The table of this section has a row for each file of the
-    folder."""
+    """benches/results/README.md has a section for each folder, with a table that has a row for each file."""
     listed = {"README.md"}
     for section in (RESULTS / "README.md").read_text().split("\n## ")[1:]:
         folder, _, text = section.partition("\n")

@@ -95,8 +95,7 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """cuda-std has two backends. In a file of one backend, `crate::arch` means this backend. In other files it means
-    both."""
+    """In a file of one cuda-std backend, `crate::arch` means this backend. In other files it means both backends."""
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',
         "arch/a/mod.rs": "mod part;\n",

@@ -34,8 +34,7 @@ def bundle(tmp_path):
 
 
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run `run.sh` from the parent folder of the bundle. `CDPATH` is set, so `cd` prints a path, which must do no
-    harm."""
+    """Run `run.sh` from the bundle's parent folder. `CDPATH` is set, so `cd` prints a path, which must do no harm."""
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     names = {"PYTHON": str(bundle / "python"), "OUT": "the results", "CDPATH": ".", "TMPDIR": str(temporary)}
@@ -64,8 +63,7 @@ esac
 
 @pytest.fixture
 def sanitizer(bundle, monkeypatch):
-    """Add two fake programs to the bundle: one lists kernel tests, and compute-sanitizer reports faults in some of
-    them."""
+    """Add two fake programs to the bundle: a list of kernel tests, and a compute-sanitizer that reports faults."""
     for name, text in {"bin/test-kernels": PROGRAM, "tools/compute-sanitizer": SANITIZER}.items():
         (bundle / name).parent.mkdir()
         (bundle / name).write_text(text)
@@ -113,8 +111,7 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """Each step of `run.sh` passes its options and the commit to a program, and logs the output. If the program fails,
-    the step fails."""
+    """A step of `run.sh` passes its options and the commit to a program, logs the output, and fails if it fails."""
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"
