@@ -161,6 +161,6 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the first dimension of size `tokens`. Ignore the last dimension, unless `x` is one-dimensional."""
+    """Return the first dimension of size `tokens`, or None. The last one counts only if `x` is one-dimensional."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

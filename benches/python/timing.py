@@ -147,7 +147,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """Return the stream for all captures. One stream serves all, because the allocator reuses blocks per stream."""
+    """Return the one stream for all captures, because the allocator reuses blocks only within a stream."""
     return torch.cuda.Stream(device)
 
 

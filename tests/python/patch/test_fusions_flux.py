@@ -110,7 +110,7 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a submodule that a patched block or attention does not call has a hook, its original method runs."""
+    """If a submodule that a patched block or attention does not call has a hook, the original method runs."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -122,7 +122,7 @@ def test_hooks(path):
 
 
 def test_ip_adapter():
-    """`patch` skips the attention processor of an IP adapter. The patched block adds its additional result."""
+    """`patch` skips an IP adapter's processor. The patched block adds the additional result of this processor."""
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
     models = pair(torch.bfloat16)

@@ -108,7 +108,7 @@ def test_info():
 
 
 def test_doctor():
-    """`python -m oxiwarp doctor` prints "ok" for each working part. Without a GPU, it exits with 1 and a remedy."""
+    """`python -m oxiwarp doctor` prints "ok" for working parts. Without a GPU, it prints a remedy and exits with 1."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout

@@ -111,7 +111,7 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """A step of `run.sh` passes its options and the commit to a program, logs the output, and fails if it fails."""
+    """A step of `run.sh` passes its options and the commit to a program, logs it, and fails if the program fails."""
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"
