@@ -1,12 +1,13 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs. The
-script compares the SASS of each entry (instructions, encodings, registers) and the data of its module. It ignores
-symbol names, because they contain module paths. An entry with the same code and another name is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file whose text differs.
+For each kernel entry, the script compares the SASS (instructions, encodings, registers) and the constant data. It
+ignores symbol names, because they contain the paths of Rust modules. An entry with the same code and another name is
+"renamed".
 
-Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. Exits
-with 1 if the SASS of an entry changed or an entry has no counterpart, otherwise with 0. Needs ptxas, cuobjdump and
-nvdisasm: py-bindings/requirements-ptx.txt.
+Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. The exit
+code is 1 if an entry's SASS changed, or if an entry exists in only one folder. Needs ptxas, cuobjdump and nvdisasm from
+py-bindings/requirements-ptx.txt.
 """
 
 import argparse
@@ -25,15 +26,16 @@ from ptx_checks import find_tool
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)$", re.M)
 ADDRESS = re.compile(r"/\*[0-9a-f]{4,}\*/")
-# Rust's mangled names. They contain the path of the module and a hash of the crate.
+# Mangled names of Rust symbols. They contain the path of the Rust module and a hash of the crate.
 SYMBOL = re.compile(r"\b_(?:ZN|R)[\w$.]+")
-# Tables of a module. They are read from the PTX, because cuobjdump does not print them.
+# Constant and global data of a PTX file. The script reads it from the PTX, because cuobjdump does not print
+# it.
 DATA = re.compile(r"^\s*(?:\.visible\s+)?\.(?:global|const)\s[^;]*;", re.M)
 REGISTERS = re.compile(r"Function properties for (\w+)\s.*?Used (\d+) registers", re.S)
 
 
 class Code(NamedTuple):
-    """The machine code of an entry: a digest of its SASS and its module's data, its instructions and its registers."""
+    """The machine code of a kernel entry: hash of SASS and constant data, counts of instructions and registers."""
 
     digest: str
     instructions: int
@@ -41,14 +43,14 @@ class Code(NamedTuple):
 
 
 def normalised(text: str) -> str:
-    """Replace symbols by numbers in their order of occurrence, and remove the names of source files."""
+    """Replace symbol names by numbers in the order of their first occurrence, and remove the names of source files."""
     numbers: dict[str, str] = {}
     text = re.sub(r"^\s*\.(?:file|loc)\s.*\n", "", text, flags=re.M)
     return SYMBOL.sub(lambda match: numbers.setdefault(match[0], f"symbol_{len(numbers)}"), text)
 
 
 def assemble(source: Path) -> dict[str, Code]:
-    """Assemble a PTX file for the architecture in its folder's name, and return the code of each entry."""
+    """Assemble `<arch>/<op>.ptx` for the architecture `<arch>`, and return the machine code of each kernel entry."""
     ptxas, cuobjdump, nvdisasm = (find_tool(name) for name in ("ptxas", "cuobjdump", "nvdisasm"))
     if not ptxas or not cuobjdump or not nvdisasm:
         raise SystemExit(
@@ -67,8 +69,9 @@ def assemble(source: Path) -> dict[str, Code]:
     _, *functions = FUNCTION.split(dump)
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
-        # cuobjdump prints two lines per instruction: address, text and first half of the 16 bytes, then the
-        # second half. It pads the lines to the longest line of the module, so join the words with one space.
+        # cuobjdump prints two lines per 16-byte instruction: address, text and first half, then the second
+        # half. It pads all lines of a file to the length of the longest one, so join the words with one
+        # space.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))
@@ -105,7 +108,7 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison | None:
-    """Compare two files. Return None if their texts differ only in symbol names."""
+    """Compare two PTX files. Return None, without assembling them, if their texts differ only in symbol names."""
     if before.exists() and after.exists() and normalised(before.read_text()) == normalised(after.read_text()):
         return None
     codes = [assemble(path) if path.exists() else {} for path in (before, after)]

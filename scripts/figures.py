@@ -1,7 +1,7 @@
 """Writes the tables of measured figures into README.md and docs: `python scripts/figures.py`.
 
-Every figure comes from a file of benches/results/latest/nvidia-h200. `tests/python/tools/test_figures.py` fails if a
-table differs from its file.
+Every figure comes from a file in benches/results/latest/nvidia-h200. `tests/python/tools/test_figures.py` fails if a
+table on a page differs from this file.
 """
 
 import csv
@@ -31,7 +31,7 @@ NONE = "–"
 
 @cache
 def model(name: str) -> dict[str, Any]:
-    """Load the results file of `python -m oxiwarp bench --model <name>`. Variants are a dictionary by name."""
+    """Load the results file of `python -m oxiwarp bench --model <name>`. Add a dictionary of its variants by name."""
     found: dict[str, Any] = json.loads((RUN / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
@@ -45,24 +45,24 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a measured value with `digits` digits, or as a dash if it was not measured."""
+    """Format a measured value with `digits` significant digits, or as a dash if it was not measured."""
     if value is None:
         return NONE
     return f"{value:.{max(0, digits - len(str(int(value))))}f}"
 
 
 def less(ours: float, theirs: float) -> str:
-    """Format how much less time than a baseline a measurement took, in percent."""
+    """Format by how many percent the time `ours` is shorter than the time `theirs` of a baseline."""
     return f"{100 * (1 - ours / theirs):+.1f} %".replace("-", "−").replace("+", "")
 
 
 def faster(ours: float, theirs: float) -> str:
-    """Format how many times as fast as a baseline a measurement is."""
+    """Format the ratio of two times, `theirs / ours`. It says how many times as fast as the baseline oxiwarp is."""
     return f"{theirs / ours:.2f}"
 
 
 def step_times() -> Iterator[str]:
-    """Yield the README's table: mean milliseconds of a step for four models."""
+    """Yield the README's table of results: for four models, the mean milliseconds of a denoising step."""
     columns = {
         "eager": "eager",
         "compiled": "`torch.compile`",
@@ -79,7 +79,7 @@ def step_times() -> Iterator[str]:
 
 
 def models() -> Iterator[str]:
-    """Yield one table for each model: every variant with its times and its agreement with the eager model."""
+    """Yield one table per model. A row is a variant such as "patched": its times and its agreement with eager mode."""
     for name in MODELS:
         found = model(name)
         variants = found["variants"]
@@ -131,7 +131,7 @@ def attention() -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """Yield one table for each operator: every shape with its time, its share of copy bandwidth and its baselines."""
+    """Yield one table per operator. A row is a shape, with time, bandwidth relative to a copy, and baselines."""
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]
@@ -154,7 +154,7 @@ def kernels() -> Iterator[str]:
 
 
 def goals() -> Iterator[str]:
-    """Yield the table of the benchmark's goals and whether each goal is met."""
+    """Yield the number of performance goals that the benchmark run checked, and a list of the goals that it missed."""
     found = rows("goals.csv")
     missed = [row for row in found if row["met"] != "pass"]
     yield f"The run checks {len(found)} goals. It misses {len(missed)}:\n"
@@ -165,7 +165,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 def exactness() -> Iterator[str]:
-    """Yield the table of bits that equal eager PyTorch, for the worst shape of each operator, chain and mode."""
+    """Yield the table of exactness: for each operator, model code and mode, the bits that equal eager PyTorch."""
     cases: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
     for row in rows("exactness.csv"):
         key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]

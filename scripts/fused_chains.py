@@ -1,7 +1,7 @@
 """Writes the tables of fusions and the reports of `patch` into README.md and docs: `python scripts/fused_chains.py`.
 
-A fusion replaces a chain of torch calls with an oxiwarp operator. `tests/python/tools/test_docs.py` fails if a page is
-out of date.
+A fusion replaces a sequence (chain) of torch calls with an oxiwarp operator. `tests/python/tools/test_docs.py` fails if
+a page is out of date.
 """
 
 import re
@@ -16,11 +16,11 @@ from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
-TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # end of a family's name in the first sentence of its module docstring
+TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # a family's name ends here in its module docstring
 
 
 def chains() -> Iterator[str]:
-    """Yield one table for each family of models: classes, chains with their operators, exactness in each mode."""
+    """Yield one table per family of models. A row has classes, their fused torch calls, and exactness by mode."""
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"
@@ -39,7 +39,7 @@ def cells(fusion: Fusion) -> list[str]:
 
 
 def inductor() -> Iterator[str]:
-    """Yield the table of operators whose chains `patch` leaves to Inductor, with the ratio of their times."""
+    """Yield the table of operators for which `patch` lets Inductor generate the kernel, with the ratio of the times."""
     yield from table(
         ["operator", "time of Inductor's kernel / time of oxiwarp's"],
         ([f"`{name}`", ratio] for name, ratio in INDUCTOR.items()),
@@ -47,7 +47,7 @@ def inductor() -> Iterator[str]:
 
 
 def ltx_report() -> Any:
-    """Patch a small LTX-Video transformer on the meta device and return the report."""
+    """Patch a small LTX-Video transformer without weights (on the meta device), and return the report of `patch`."""
     import diffusers
     import torch
 
@@ -64,7 +64,7 @@ def report() -> Iterator[str]:
 
 
 def short_report() -> Iterator[str]:
-    """Yield the report's summary, and the classes of LTX-Video's module that run oxiwarp kernels."""
+    """Yield a short report: the summary, and the classes of the module `transformer_ltx` that run oxiwarp kernels."""
     report = ltx_report()
     labels = {row.label for row in report.rows if row.op != NO_KERNEL}
     summary, *lines = str(report).splitlines()

@@ -1,4 +1,4 @@
-"""Generated parts of Markdown pages: between `<!-- <mark>, made by scripts/<script>.py -->` and `<!-- end -->`."""
+"""Updates generated parts of Markdown pages: from `<!-- <mark>, made by scripts/<script>.py -->` to `<!-- end -->`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ Part = Callable[[], Iterable[str]]
 
 
 def fill(text: str, script: str, parts: dict[str, Part]) -> str:
-    """Return `text` with the lines of each part between its marks.
+    """Return `text` with new content in each part. The keys of `parts` are the marks of the parts.
 
     Raises:
         ValueError: a mark is missing, or occurs more than once.
@@ -26,7 +26,7 @@ def fill(text: str, script: str, parts: dict[str, Part]) -> str:
 
 
 def write(script: str, pages: dict[str, dict[str, Part]]) -> None:
-    """Fill the parts of every page, given by its path from the root of the repository."""
+    """Update the generated parts of every page. The keys of `pages` are paths relative to the repository's root."""
     for name, parts in pages.items():
         page = ROOT / name
         page.write_text(fill(page.read_text(), script, parts))

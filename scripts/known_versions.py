@@ -1,8 +1,9 @@
 """Prints which versions of a library the fusions support: `python scripts/known_versions.py diffusers 0.40.0 0.42.1`.
 
-Each fusion lists fingerprints of the functions whose source it replaces. The script downloads the wheels, reads their
-sources without importing them, and compares the fingerprints. If a version is not supported, it prints the first
-function that differs and its fingerprint. Read this function before you add the fingerprint to the fusion.
+A fusion replaces functions of the library. It supports only sources whose fingerprints (hashes) it lists. The script
+downloads the wheels, reads their sources without importing them, and compares the fingerprints. If a version is not
+supported, it prints the first function that differs and its fingerprint. Read this function before you add the
+fingerprint to the fusion.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from oxiwarp.patching.fusions import FUSIONS, fingerprint_of
 
 
 def functions(wheel: Path, package: str) -> dict[str, dict[str, str]]:
-    """Return for each module of a wheel the source of its functions and methods, by name."""
+    """Return the sources of all functions and methods in a wheel's `models` folder, by module and by name."""
     found = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -29,7 +30,7 @@ def functions(wheel: Path, package: str) -> dict[str, dict[str, str]]:
 
 
 def members(text: str):
-    """Yield name and source of every function and method of a module, including decorators."""
+    """Yield the name and the source of every function and method of a module. The source includes decorators."""
     lines = text.splitlines(keepends=True)
 
     def source(node):
@@ -45,7 +46,7 @@ def members(text: str):
 
 
 def difference(fusion, module: str, cls: str, sources: dict[str, dict[str, str]], package: str) -> str | None:
-    """Return the first function with an unknown fingerprint, and this fingerprint. None if all are known."""
+    """Return the first function whose fingerprint the fusion does not list, with this fingerprint, or None."""
     for function, known in fusion.sources.items():
         owner, colon, name = function.rpartition(":")
         if owner and not owner.startswith(package):

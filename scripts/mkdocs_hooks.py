@@ -1,4 +1,4 @@
-"""Hooks of the documentation site. They copy files outside of docs into the site if a page links to them."""
+"""Hooks of the documentation site. If a page links to a file outside of docs/, they copy this file into the site."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def linked(docs: Path) -> set[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the linked files to the site. Markdown is copied as text, because its relative links would be broken."""
+    """Add the linked files to the site. Markdown is copied as plain text, because its relative links would break."""
     for path in sorted(linked(Path(config["docs_dir"]))):
         source = ROOT / path
         if source.is_file():
@@ -29,7 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def text_name(path: str) -> str:
-    """Return the name of a copied file: `README.md` is copied as `README.md.txt`."""
+    """Return the name of a file's copy in the site. For a Markdown file such as `README.md`, it is `README.md.txt`."""
     return f"{path}.txt" if path.endswith(".md") else path
 
 

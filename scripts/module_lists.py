@@ -1,9 +1,9 @@
-"""Writes the lists of modules in the sources. Run `make lists` after you add, rename or remove a file.
+"""Writes lists of modules into source files. Run `make lists` after you add, rename or remove a file.
 
-- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels and their `KERNELS` for the CPU executor. `cuda_builder`
-  compiles each module as a separate unit.
-- `host/src/ops/mod.rs`: the modules of the host, and the re-export of their public items.
-- `tests/kernels/<family>/mod.rs`: the modules of the tests, and the `TESTS` of each.
+- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, and the constant `KERNELS` of each for the CPU executor.
+  `cuda_builder` compiles each module separately.
+- `host/src/ops/mod.rs`: the modules of the host crate, and the re-export of their public items.
+- `tests/kernels/<family>/mod.rs`: the modules of the tests, and the constant `TESTS` of each.
 - `py-bindings/python/oxiwarp/ops/__init__.py`: one import for each module that has public functions.
 
 No macro generates these lists, because rustfmt, rust-analyzer and mypy follow only plain declarations.
@@ -21,7 +21,7 @@ KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("
 PYTHON = Path("py-bindings/python/oxiwarp/ops")
 FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
 MADE = "// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file."
-# A file with this attribute is compiled only for GPUs. Its op has no kernels for the CPU executor.
+# A file with this attribute is compiled only for GPUs, so it has no kernels for the CPU executor.
 GPU_ONLY = re.compile(r"^#!\[cfg\(target_feature = ", re.MULTILINE)
 IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)
 
@@ -32,7 +32,7 @@ def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
 
 
 def kernels(root: Path) -> str:
-    """Return the list of kernel modules. A build for the CPU compiles all modules, a PTX build only one unit."""
+    """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, a PTX build only one."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     on_cpu = "".join(f"    {op.stem}::KERNELS,\n" for op in ops if not GPU_ONLY.search(op.read_text()))
@@ -47,7 +47,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
 
 
 def host(root: Path) -> str:
-    """Return the list of the host's modules with the re-exports of their public items."""
+    """Return the text of `host/src/ops/mod.rs`, which declares the modules and re-exports their public items."""
     ops = [path.stem for path in modules(root / HOST)]
     public = [
         op
@@ -61,7 +61,7 @@ def host(root: Path) -> str:
 
 
 def tests(root: Path, family: str) -> str:
-    """Return the list of a family's test modules, after the first line of the existing list."""
+    """Return the text of `tests/kernels/<family>/mod.rs`. Its first line, the module documentation, stays as it is."""
     files = modules(root / TESTS / family)
     title = (root / TESTS / family / "mod.rs").read_text().split("\n")[0]
     with_tests = [path.stem for path in files if re.search(r"^pub const TESTS\b", path.read_text(), re.M)]
@@ -78,7 +78,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
 
 
 def has_functions(path: Path) -> bool:
-    """Return whether the `__all__` of a Python module contains a function that the module defines."""
+    """Return whether a Python module exports a function that it defines, that is, `__all__` contains the name."""
     body = ast.parse(path.read_text()).body
     named = [
         node.value for node in body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
@@ -104,7 +104,7 @@ def lists(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Write every list that is out of date, and print its path."""
+    """Write every list that is out of date, and print the path of its file."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for path, text in lists(ROOT):
         if path.read_text() != text:

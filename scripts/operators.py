@@ -1,7 +1,8 @@
-"""Generates docs/reference/operators.md from signatures, docstrings and the roles of operands.
+"""Generates docs/reference/operators.md from the signatures, docstrings and tensor roles of the public functions.
 
-Each operator has the same fields. The sections of its docstring, such as "Args:", give most of them.
-`tests/python/tools/test_docs.py` fails if the page is stale.
+A tensor's role is its shape and dtype relative to the other arguments. Each operator has the same fields on the page,
+e.g. arguments and errors. Most fields are copied from the sections of the docstring, such as "Args:".
+`tests/python/tools/test_docs.py` fails if the page is out of date.
 """
 
 import inspect
@@ -59,13 +60,13 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def positional(function: Callable[..., Any]) -> str:
-    """Return a call of the function as text: the names of its positional arguments without default values."""
+    """Return a short form of the function's signature: only the positional arguments, without their default values."""
     parameters = inspect.signature(function).parameters.values()
     return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 
 
 def sections(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the sections of a docstring by title, without indentation. The text before the first one is "Summary"."""
+    """Return the sections of a docstring, e.g. "Args", by title. The text before the first section is "Summary"."""
     summary, *others = SECTION.split(inspect.getdoc(function) or "")
     made = {"Summary": summary.strip()}
     for title, text in zip(others[0::2], others[1::2], strict=True):
@@ -74,7 +75,7 @@ def sections(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def entries(text: str) -> dict[str, str]:
-    """Return the entries of a section by name. The lines of an entry after the first one are indented."""
+    """Return the entries of a docstring section by name, e.g. arguments. An entry continues on indented lines."""
     _, *parts = ENTRY.split(text)
     return dict(zip(parts[0::2], map(inspect.cleandoc, parts[1::2]), strict=True))
 
@@ -85,7 +86,7 @@ def one_line(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return the first paragraph of a text as a cell of a table."""
+    """Return the first paragraph of a text in the form of a Markdown table cell: one line, with escaped `|`."""
     return one_line(text.split("\n\n")[0]).replace("|", "\\|")
 
 
@@ -131,7 +132,7 @@ def operator(function: Callable[..., Any], info: OpInfo) -> Iterator[str]:
 
 
 def items(found: dict[str, str]) -> Iterator[str]:
-    """Return a list of entries. A block that is indented further becomes a code block."""
+    """Yield the Markdown list of a section's entries. An indented block in an entry becomes a code block."""
     for name, text in found.items():
         label = re.sub(r"^(\S+)( \(|$)", r"`\1`\2", name)
         paragraph, *blocks = text.split("\n\n")
@@ -149,7 +150,7 @@ def operands(function: Callable[..., Any]) -> str:
 
 
 def shapes() -> Iterator[str]:
-    """Return the table of the roles that operands of public functions have."""
+    """Yield the table of tensor roles. A role says which shape and dtype a tensor has, relative to other arguments."""
     yield "## Roles of operands\n"
     yield "| role | shape and dtype |"
     yield "| --- | --- |"

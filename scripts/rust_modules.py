@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Print the dependencies between the files and folders of each Rust crate, and the cycles among them.
 
-File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. A re-exported name
-counts for the file that defines it. These are not dependencies:
+File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. If `a` uses a re-exported
+name, it depends on the file that defines the item. These are not dependencies:
 
 - `mod b;`: a parent may declare a child without using it;
 - names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`;
 - calls of methods, and names from `use other::*`, because the script does not analyse types.
 
-`x/mod.rs`, and `x.rs` next to a folder `x`, belong to the folder `x`. `lib.rs` and `main.rs` are above all folders.
+A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and `main.rs` are
+above all folders.
 
 `cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on rust-analyzer, which takes
-long to compile. It reads only one backend of cuda-std, has no folders, and does not support permitted cycles.
+long to compile. It reads only one of cuda-std's two backends, has no folders, and does not support permitted cycles.
 """
 
 import argparse
@@ -42,7 +43,7 @@ MOD = re.compile(ATTRIBUTES + VISIBILITY + r"\bmod\s+(?P<name>\w+)\s*;")
 USE = re.compile(ATTRIBUTES + VISIBILITY + r"\buse\s+(?P<tree>[^;]+);")
 INLINE = re.compile(r"\bmod\s+(\w+)\s*\{")
 PATH = re.compile(r"(?<![\w:.])\$?[a-z_]\w*(?:\s*::\s*\w+)+")
-# Matches a comment, a string or a character, but not a lifetime such as 'a.
+# Matches a comment, a string literal or a character literal, but not a lifetime such as 'a.
 BLANK = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r"|\b[bc]?r(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:\\.|[^\"\\])*\""
@@ -52,12 +53,12 @@ BLANK = re.compile(
 
 
 def masked(text: str) -> str:
-    """Replace comments and literals by spaces. Positions and line numbers do not change."""
+    """Replace comments and literals by spaces, so that positions and line numbers do not change."""
     return BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
-    """Yield each path of a use tree with its alias or None. The last segment may be `*` or `self`."""
+    """Yield each path in the tree of a `use` declaration, with its alias or None. A path may end with `*` or `self`."""
     tree, prefix = tree.strip(), []
     while not tree.startswith("{"):
         match = re.match(r"(?:::)?\s*(\$?\w+|\*)\s*(::)?\s*", tree)
@@ -81,7 +82,7 @@ def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
 
 @dataclass
 class File:
-    """A source file. Its path is relative to the folder of the crate's root file."""
+    """A source file of a crate. `path` is relative to the folder of `lib.rs` or `main.rs`."""
 
     path: str
     module: Module
@@ -90,7 +91,7 @@ class File:
 
     def __post_init__(self):
         self.mask = masked(self.text)
-        self.inline = []  # start, end and name of each module whose body is in the file
+        self.inline = []  # start, end and name of each inline module `mod name { ... }`
         for match in INLINE.finditer(self.mask):
             depth, end = 1, match.end()
             while depth:
@@ -111,7 +112,7 @@ class File:
 
 
 class Crate:
-    """The files of a crate. The script finds them by `mod` declarations."""
+    """A crate with all of its source files. The constructor finds the files by following `mod` declarations."""
 
     def __init__(self, root: Path):
         self.folder = root.parent
@@ -137,7 +138,7 @@ class Crate:
                 self.add(str(child), (*module, name), child.name == "mod.rs" or bool(given))
 
     def resolve(self, file: File, at: int, path: list[str]) -> Module | None:
-        """Return the path from the crate's root, or None for a path into another crate or a local name."""
+        """Return `path` relative to the crate's root. None if it starts with another crate or with a local name."""
         first = path[0]
         if first in ("crate", "$crate"):
             return tuple(path[1:])
@@ -158,7 +159,7 @@ class Crate:
                         yield name, found
 
     def definition(self, path: Module) -> Module:
-        """Return the path of the item that a re-exported name refers to."""
+        """Return the path at which an item is defined. `path` may be a re-exported name of this item."""
         for _ in range(8):  # a longer sequence of re-exports would be a cycle
             for end in range(len(path), 0, -1):
                 if path[:end] in self.defined and path[:end] not in self.modules:
@@ -167,7 +168,7 @@ class Crate:
         return path
 
     def names(self, file: File) -> Iterator[Module]:
-        """Yield the path of every item and module of the crate that a file names."""
+        """Yield the path of every item and module of this crate that the code of `file` names."""
         imported, uses = {}, []
         for match, path, alias in file.uses():
             uses.append(range(*match.span()))
@@ -196,7 +197,8 @@ class Crate:
                 if module == path and path == file.module[: len(path)]:
                     continue  # an ancestor itself, as in `super::other`
                 common = {target: common_length(file.path, target) for target in self.modules[module]}
-                # If a module has one file per backend, a file of a backend refers to the same backend.
+                # A module may have two files, one per backend (PTX or CPU). A file of one backend depends
+                # only on the file of the same backend.
                 graph[file.path] |= {target for target in common if common[target] == max(common.values())}
             graph[file.path].discard(file.path)
         return graph
@@ -255,7 +257,8 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 @cache
 def dependencies(crate: str) -> Graph:
-    """Return the files that each file of a crate depends on. Paths are relative to the folder of its root file."""
+    """Return the files that each file of a crate depends on. Paths are relative to the folder of `lib.rs` or
+    `main.rs`."""
     return Crate(CHECKOUT / CRATES[crate]).dependencies()
 
 

@@ -1,9 +1,9 @@
-//! criterion benchmarks of the cases of `oxiwarp_benches::cases`, with GPU time by CUDA events: `cargo bench
-//! -p oxiwarp-benches`.
+//! criterion benchmarks of every op, timed by CUDA events: `cargo bench -p oxiwarp-benches`.
 //!
-//! Each op is a group, and each case is a function; `cargo bench -p oxiwarp-benches -- softmax` measures one
-//! op. The time is the time of one call in a captured graph, as in `bench`. Without a GPU, one line on stderr
-//! says what is missing, and the exit code is 2.
+//! A case is an op with a tensor size, from `oxiwarp_benches::cases`. Each op is a criterion group, and each
+//! case is one benchmark of the group. `cargo bench -p oxiwarp-benches -- softmax` measures one op. As in
+//! `bench`, the time is the time of one call in a captured CUDA graph of many calls. Without a GPU, the
+//! program prints one line with the reason on stderr and exits with 2.
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
     gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
 }
 
-/// Measures the cases of an op. Memory and graphs are created only when criterion measures a case, because a
-/// filter may select a few cases.
+/// Measures an op with each of its tensor sizes (`cases`). A criterion filter may select only a few cases.
+/// Memory and graphs are therefore created only when criterion measures a case.
 fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
     let mut pool = None;
     let mut group = criterion.benchmark_group(op.name);
@@ -32,7 +32,8 @@ fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: 
                 pool.get_or_insert_with(|| Pool::of_ops(&gpu.device, values, &[op]).expect("device memory"));
             let graph = graph.get_or_insert_with(|| capture(gpu, case, pool));
             bencher.iter_custom(|iterations| {
-                // SAFETY: the graph uses only the pool's memory, and the closure borrows the pool.
+                // SAFETY: the graph accesses only the memory of the pool, and the closure borrows the pool
+                // while it runs.
                 let time = unsafe { gpu.replay(graph, iterations as usize) };
                 time.expect("a working GPU") / case.calls(SETS) as u32
             });

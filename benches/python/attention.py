@@ -3,11 +3,12 @@
     python benches/python/attention.py [--rounds N] [--out FOLDER]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
-The baselines are backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and with a mask the
-memory-efficient one. Tensors are `[B, H, S, D]`. The program writes attention.csv and attention.json. It also writes
-attention_accuracy.csv, which has the errors for the inputs of attention_inputs.py; these are not timed. The exit code
-is 1 if a result of oxiwarp is wrong or missing. attention_table.py measures for which sizes `patch` uses
-`oxiwarp.attention`.
+The baselines are backends of `F.scaled_dot_product_attention`. These are cuDNN and FlashAttention-2 or, if the case has
+a mask, the memory-efficient backend. All tensors are `[B, H, S, D]`.
+
+The program writes attention.csv and attention.json. It also writes attention_accuracy.csv: errors for the difficult
+inputs of attention_inputs.py, for which no times are measured. The exit code is 1 if a result of oxiwarp is wrong or
+missing. Another program, attention_table.py, measures for which sizes `patch` uses `oxiwarp.attention`.
 """
 
 import argparse
@@ -34,9 +35,9 @@ BACKENDS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-CHECKED = 32  # queries checked at each end of the first and the last head
-MOST_SETS = 8  # maximum sets of inputs; one set of a large case exceeds the L2 cache
-LIMIT = 1.02  # times FlashAttention-2's error, or else the least other error
+CHECKED = 32  # Errors are computed for this many queries at the start and at the end of a sequence.
+MOST_SETS = 8  # At most this many sets of inputs are rotated. Large inputs exceed the L2 cache anyway.
+LIMIT = 1.02  # oxiwarp's error may be this factor times FlashAttention-2's error, or the least baseline error.
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ ACCURACY_SIZES = ((1, 8, 1024, 4096, 64), (1, 8, 1024, 4096, 128), (8, 8, 1, 409
 
 
 def inputs_of(case: Case) -> Inputs:
-    """Return normally distributed inputs. A mask excludes the last keys, with another number for each batch."""
+    """Return normally distributed inputs. If the case is padded, a mask excludes the last keys of each batch entry."""
     b, h, sq, sk, d = case.sizes
     inputs = {
         name: torch.randn(b, h, s, d, device="cuda", dtype=DTYPE) for name, s in (("q", sq), ("k", sk), ("v", sk))
@@ -117,7 +118,7 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """Return the providers by name: functions that return the call for given inputs."""
+    """Return the implementations to time, by name. For given inputs, each returns the call without arguments."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:
@@ -137,7 +138,7 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Return the relative error against float64 for some queries and heads, or all heads if there are few queries."""
+    """Return the relative error of some queries against float64. If there are many queries, use only two heads."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]
@@ -153,7 +154,7 @@ def error_of(case: Case, x: Inputs, result: Tensor) -> float:
 
 
 def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[str, float]:
-    """Return the error of every provider. Print the providers that do not run, and omit them."""
+    """Return the error of every implementation. Print the name of an implementation that does not run, and omit it."""
     errors = {}
     for name, provider in providers_of(case).items():
         try:
@@ -173,7 +174,7 @@ def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
 
 
 def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:
-    """Return the error over all elements for every provider on one kind of inputs."""
+    """Return the relative error of every implementation for the inputs `INPUTS[kind]`, computed over all elements."""
     q, k, v = INPUTS[kind](sizes, DTYPE, device)
     errors = errors_of(Case(kind, sizes), {"q": q, "k": k, "v": v}, lambda y: relative_error(y, q, k, v))
     return [Accuracy(kind, said(sizes), name, error) for name, error in errors.items()]

@@ -1,6 +1,7 @@
-"""Inputs that stress the numerics of attention kernels in different ways, and an emulation of FlashAttention-2.
+"""Attention inputs that lead to large rounding errors, each in another way, and an emulation of FlashAttention-2.
 
-Queries, keys and values are `[B, H, S, D]`. attention.py measures errors on these inputs, and tests limit the errors.
+Queries, keys and values are `[B, H, S, D]`. attention.py measures the errors of kernels on these inputs. Tests check
+that the errors are below a limit.
 """
 
 import torch
@@ -12,7 +13,7 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0, sharpness: float = 1.0) -> Heads:
-    """Return normally distributed inputs, equal on every device. `sharpness` scales the scores."""
+    """Return normally distributed q, k and v, equal on every device. `sharpness` scales the scores QKᵀ."""
     b, h, sq, sk, d = sizes
     generator = torch.Generator("cpu").manual_seed(seed)
     q, k, v = (torch.randn(b, h, s, d, generator=generator) for s in (sq, sk, sk))
@@ -20,12 +21,12 @@ def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0
 
 
 def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs with scores of some tens, so that few keys have nearly all the probability."""
+    """Return inputs with large scores QKᵀ (some tens). After softmax, few keys have nearly all the probability."""
     return normal(sizes, dtype, device, sharpness=10.0)
 
 
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where each query has one dominant key, at varying positions; its score is larger by at most 30."""
+    """Return inputs where each query has one dominant key. Its position and its lead (at most 30) vary."""
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]
     own = k[:, :, (torch.arange(sizes[2]) * 7919 + keys // 2) % keys]
@@ -34,21 +35,21 @@ def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def along_first_column(scores: Tensor, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where the keys have the given `scores` for every query, plus noise."""
+    """Return inputs whose scores QKᵀ are `scores`, one value per key, plus noise. All queries have these scores."""
     q, k, v = normal(sizes, torch.float32, device, sharpness=0.25)
     q[..., 0], k[..., 0] = sizes[4] ** 0.5, scores.to(device)
     return tuple(x.to(dtype) for x in (q, k, v))
 
 
 def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return scores where one key, at three quarters, is 6 above the others, whose total weight is larger."""
+    """Return inputs where one key has score 6 and all others have 0. The others together have more probability."""
     scores = torch.zeros(sizes[3])
     scores[sizes[3] * 3 // 4] = 6
     return along_first_column(scores, sizes, dtype, device)
 
 
 def rising(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return scores where every 41st key exceeds all previous keys; it is 4 to 9 above the other keys."""
+    """Return inputs where every 41st key has the largest score so far, so the softmax maximum rises often."""
     scores = torch.zeros(sizes[3])
     scores[40::41] = torch.linspace(4, 9, sizes[3] // 41)
     return along_first_column(scores, sizes, dtype, device)
@@ -60,8 +61,8 @@ INPUTS = {"normal": normal, "large logits": large, "one-hot": one_hot, "long tai
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention with the roundings of FlashAttention-2.
 
-    Scores and probabilities are float32. The unnormalised probabilities, at most 1, are rounded for the PV
-    multiplication, but not for the row sum. The result is rounded once.
+    Scores and probabilities are float32. The probabilities before the division by the row sum are rounded to 16 bits
+    for the PV matrix multiplication, but not for the row sum. The result is rounded once.
     """
     scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5
     weights = (scores - scores.amax(-1, keepdim=True)).exp()

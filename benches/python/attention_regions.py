@@ -1,24 +1,24 @@
-"""Finds the sizes for which `oxiwarp.attention` is faster, from the times of attention_table.py.
+"""Finds the sizes for which `oxiwarp.attention` is faster than torch's, from the times of attention_table.py.
 
-A region has all sizes from some minimum on. Sizes outside of the regions are listed separately.
+A region contains all sizes above a minimum size. Faster sizes that are in no region are listed one by one.
 """
 
 from collections.abc import Iterable
 from itertools import product
 
-Size = tuple[int, int]  # queries; queries of all batches and heads
-Kind = tuple[int, bool]  # head dimension; whether keys are padded
-Ratios = dict[Kind, dict[int, dict[Size, float]]]  # time of oxiwarp / time of torch, by keys, then by size
-Region = tuple[Size, ...]  # all sizes that reach both numbers of one of these
-Alone = dict[int, dict[int, tuple[int, ...]]]  # by keys, then by queries: total queries
+Size = tuple[int, int]  # A size: the queries of one head, and the queries of all batches and heads.
+Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
+Ratios = dict[Kind, dict[int, dict[Size, float]]]  # Time of oxiwarp / time of torch, by kind, keys and size.
+Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
+Alone = dict[int, dict[int, tuple[int, ...]]]  # Single faster sizes: total queries, by keys and by queries of a head.
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """Return for each head dimension and padding the regions by minimum number of keys, and the other faster sizes.
+    """For each head dimension, with and without padding, return the regions and the list of other faster sizes.
 
-    In a region, oxiwarp is faster at the next smaller and the next larger measured number of keys. The ratio does not
-    change monotonically with the size, because the number of tiles per SM varies.
+    Regions are given by minimum number of keys. In a region, oxiwarp is faster at the next smaller and at the next
+    larger number of keys that was measured. The time ratio is not monotonic in the size, because the tiles per SM vary.
     """
     return {
         kind: (regions := by_least_keys(by_keys), alone(by_keys, regions)) for kind, by_keys in sorted(ratios.items())
@@ -26,7 +26,7 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Return the regions by minimum number of keys. Between two measured numbers, use what both have in common."""
+    """Return the regions by minimum number of keys. Between two measured numbers, use their regions' intersection."""
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}
@@ -38,7 +38,7 @@ def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
 
 
 def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> Alone:
-    """Return the sizes outside of the regions at which oxiwarp was faster."""
+    """Return the measured sizes at which oxiwarp is faster although they are in no region."""
     found: Alone = {}
     for keys, ratios in sorted(by_keys.items()):
         region = regions[max(least for least in regions if least <= keys)]
@@ -51,7 +51,7 @@ def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> 
 
 
 def least(ratios: dict[Size, float]) -> Region:
-    """Return the minimum sizes from which on all ratios are below 1."""
+    """Return the minimum sizes of the region in which all measured ratios (oxiwarp's time / torch's) are below 1."""
     return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
 
 

@@ -4,8 +4,8 @@
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these
 
 The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`, as in
-diffusers. A mask is additive with one copy per head, as LTX-Video's text mask. The exit code is 1 if a result of
-oxiwarp differs from torch's by more than `CLOSE`.
+diffusers. If keys are padded, the mask is an additive mask with one copy per head, as for the text in LTX-Video. The
+exit code is 1 if a result of oxiwarp differs from torch's by more than `CLOSE`.
 """
 
 import argparse
@@ -30,10 +30,10 @@ TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "
 COLUMNS = (64, 128)  # head dimensions of the models with fused processors
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches, heads: Wan 1.3B, FLUX, SDXL, LTX-Video with guidance
-MOST_SETS = 8  # maximum sets of inputs
-WIDTH = 118  # columns of the table's lines
-CLOSE = 0.01  # maximum relative difference; two torch backends differ by half of it
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # These are the batches and heads of Wan 1.3B, FLUX, SDXL and LTX-Video.
+MOST_SETS = 8  # At most this many sets of inputs are rotated.
+WIDTH = 118  # Lines of the written table have at most this many columns.
+CLOSE = 0.01  # Results of oxiwarp and torch may differ by this much. Two torch backends differ by up to 0.005.
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Queries, and queries of all batches and heads, which are distributed over the SMs."""
+        """Queries of one head, and queries of all batches and heads, which determine the load of the SMs."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
     def ratio(self) -> float:
-        """Time of oxiwarp divided by time of torch; below 1, oxiwarp is faster."""
+        """Time of oxiwarp divided by time of torch. A value below 1 means that oxiwarp is faster."""
         return self.ours_us / self.torch_us
 
 
 def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int) -> Inputs:
-    """Return normally distributed inputs. A mask excludes the last keys, with another number for each batch."""
+    """Return normally distributed inputs. With `padded`, a mask excludes the last keys of each batch entry."""
     sizes = {"q": queries, "k": keys, "v": keys}
     inputs = {
         name: torch.randn(batches, size, heads, columns, device="cuda", dtype=DTYPE) for name, size in sizes.items()
@@ -92,7 +92,7 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     """Compare and time both for one size, with rotated inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    torch.full_like(first["q"], torch.nan)  # freed at once, so that the allocator gives the result a block full of NaN
+    torch.full_like(first["q"], torch.nan)  # freed: the result gets this block full of NaN
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
     device = first["q"].device
@@ -114,7 +114,7 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 
 
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
-    """Read a results folder. Return the facts about the measurement and the table."""
+    """Read a results folder. Return facts such as the GPU's name, and the sizes at which oxiwarp is faster."""
     with (folder / "attention_table.csv").open(newline="") as file:
         rows = [row_of(line) for line in csv.DictReader(file)]
     facts = json.loads((folder / "attention_table.json").read_text())
@@ -144,7 +144,7 @@ def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> Non
 
 
 def adopt(folder: Path) -> None:
-    """Replace the GPU's measurement in the package's table by the one in a folder."""
+    """Update the package's table: replace the entry of one GPU architecture by the measurement in `folder`."""
     names: dict[str, Any] = {}
     exec(TABLE.read_text(), names)  # an import would load the table of the installed package
     said, table = read(folder)
@@ -153,7 +153,7 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the ratios, with a line for queries and heads and a column for keys."""
+    """Print oxiwarp's time / torch's time. A line is a number of queries and heads, a column a number of keys."""
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
@@ -171,7 +171,7 @@ def sweep(rounds: int) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Measure and write the results, or write the table from existing results."""
+    """Measure all sizes and write the results. With `--from`, only write the package's table from existing results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds; each round has oxiwarp and torch once")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")

@@ -2,10 +2,10 @@
 
     python benches/python/bench.py [--quick] [--only ada_norm,rope] [--alone] [--seconds N] [--out FOLDER]
 
-The program prints a table for each op and the project's goals. It writes results.csv, goals.csv, overheads.csv,
-results.txt, environment.json and one plot per family of ops. It updates the CSV and JSON files after each op. Without a
-GPU it prints a message and exits with 0. The exit code is 1 if an oxiwarp result is wrong. A missed goal does not
-change the exit code.
+The program prints a table for each op, and the project's performance goals with their results. It writes results.csv,
+goals.csv, overheads.csv, results.txt, environment.json and one plot per family of ops. The CSV and JSON files are
+updated after each op. Without a GPU, the program prints a message and exits with 0. The exit code is 1 if an oxiwarp
+result is wrong. A missed goal does not change the exit code.
 """
 
 import argparse
@@ -51,9 +51,9 @@ def say(text: str) -> None:
 def right_providers(
     form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """Return the providers with correct results and their relative errors, and the bytes of the results.
+    """Return the implementations with correct results, with their relative errors, and the bytes of the results.
 
-    The eager chain always runs first, because the limit for other providers depends on its error.
+    The model's torch code runs first, because its error determines the error limit of all other implementations.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
@@ -96,9 +96,10 @@ def measure(
     device: "torch.device",
     alone: bool,
 ) -> "Measurement | None":
-    """Check all providers on one shape, then time the correct ones and the copy alternately.
+    """Check all implementations on one shape. Then time the correct ones alternately, together with a device copy.
 
-    With `alone`, use only oxiwarp's providers. Return None if the eager chain does not run, because the check needs it.
+    With `alone`, time only oxiwarp. Return None if the model's torch code does not run, because the check needs its
+    error.
     """
     import torch
     from forms import Source, bytes_of, prepare
@@ -176,7 +177,7 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
-    """Measure the overhead per call, the import time and the first calls."""
+    """Measure the Python overhead per call, the time of `import oxiwarp`, and the first call of some ops."""
     from overhead import first_call_seconds, import_seconds, per_call
 
     say("overhead per call")

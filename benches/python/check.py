@@ -1,6 +1,7 @@
-"""Checks a provider's results against float64. The limit is a multiple of the eager chain's error.
+"""Checks the results of an implementation against float64. The error limit is twice the error of the model's torch
+code.
 
-Memory for the results is filled with NaN before the call, so a missing write is an error.
+The memory for the results is filled with NaN before the call, so an element that is not written gives an error.
 """
 
 from dataclasses import dataclass
@@ -9,31 +10,32 @@ import torch
 from forms import Chain, Form, Inputs, Result, Shape, parts, prepare, tuple_of, wide
 from torch import Tensor
 
-# Relative error that is always allowed. For 16-bit types it is a single rounding.
+# Relative error that is always allowed. For bfloat16 and float16 it is a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-EAGER_LIMIT = 8  # times LEAST; with a larger error the eager chain and its reference have different formulas
+EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means another formula.
 
 
 @dataclass(frozen=True)
 class Error:
-    """Largest errors of all outputs: |out - ref| / |ref| of norms, and per element relative to |ref| + rms(ref)."""
+    """Largest errors of all results: |out - ref| / |ref| with norms, and per element relative to |ref| + rms(ref)."""
 
     relative: float
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Whether the error is at most twice that of the eager chain, or within `LEAST`. False for NaN."""
+        """Whether the error is at most twice that of the model's torch code, or within `LEAST`. False if the error is
+        NaN."""
         least = LEAST[dtype]
         relative, element = max(2 * eager.relative, least), max(2 * eager.element, 4 * least)
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Whether the error is so small that both formulas are the same."""
+        """Whether the error is so small that the model's torch code and the float64 reference have one formula."""
         return self.relative <= limit and self.element <= 16 * limit
 
 
 def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
-    """Run a provider. The allocator gives it blocks full of NaN, so elements that are not written stay NaN."""
+    """Run an implementation. Its results are allocated in memory full of NaN, so unwritten elements stay NaN."""
     call = prepare(form, provider, inputs)
     poison = [torch.full_like(x, float("nan")) for x in like if x.is_floating_point()]
     del poison
@@ -41,7 +43,7 @@ def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = 
 
 
 def error_of(form: Form, shape: Shape, inputs: Inputs, results: tuple[Tensor, ...]) -> Error:
-    """Return the error of results against the float64 reference, computed for some tokens at a time."""
+    """Return the error of `results` against float64. The reference is computed for some tokens at a time."""
     outputs = dict(enumerate(results))
     together = parts({**inputs, **outputs}, shape[1], form.chunked)
     zero = torch.zeros((), dtype=torch.float64, device=results[0].device)

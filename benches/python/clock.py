@@ -1,4 +1,4 @@
-"""Limits the time of a run. After the limit or SIGTERM, the run skips the remaining cases and writes its results."""
+"""Limits the time of a run. After the limit or SIGTERM, a program skips its remaining cases and writes its results."""
 
 import argparse
 import signal
@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """A clock that starts at its creation. SIGTERM ends the time, so that existing results are still written."""
+    """Measures time from its creation. SIGTERM counts as the time limit, so the program still writes its results."""
 
     def __init__(self, seconds: float | None) -> None:
         self._start, self._seconds, self._told = time.perf_counter(), seconds, False

@@ -1,10 +1,10 @@
-"""Fills Inductor's cache in several processes, so that a benchmark run does not wait for compilation.
+"""Fills Inductor's cache in several processes, so that a run of bench.py does not wait for compilation.
 
     python benches/python/compile_ahead.py <share> <of> [--quick] [--only OP,OP]
 
-A share is the part of the cases that one process compiles. This program measures nothing. If Inductor has several
-configurations of a kernel, it compiles all of them here, and the run itself times them on an idle GPU. If a share
-fails, the run compiles these cases itself.
+The arguments `<share> <of>` select the cases of one process, e.g. `0 4` for the first of four processes. This program
+measures nothing. If Inductor has several configurations of a kernel, this program compiles them all, and bench.py times
+them on an idle GPU. If a process fails, bench.py compiles the cases of this process.
 """
 
 import argparse
@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 
-SHARES = 8  # maximum processes; each has a CUDA context and the inputs of one case
-SECONDS = 120  # maximum time
+SHARES = 8  # At most this many processes run. Each one needs GPU memory for a CUDA context and inputs.
+SECONDS = 120  # All processes together take at most this many seconds.
 
 
 def in_processes(arguments: list[str], seconds: float) -> str:
-    """Compile the cases for `bench.py`'s arguments in fresh processes. Return a message about the result."""
+    """Compile the cases that `bench.py` would measure, in several new processes. Return a message about the result."""
     started, shares = time.perf_counter(), min(SHARES, max(1, (os.cpu_count() or 1) // 2))
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     runs = [
@@ -43,7 +43,7 @@ def in_processes(arguments: list[str], seconds: float) -> str:
 
 
 def only_compile(graph: object, inputs: object) -> object:
-    """Dynamo backend that compiles with Inductor, but returns the graph itself to run."""
+    """Dynamo backend that fills Inductor's cache: it compiles the graph with Inductor, but runs it uncompiled."""
     from torch._inductor.compile_fx import compile_fx
 
     compile_fx(graph, inputs)

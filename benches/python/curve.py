@@ -2,13 +2,13 @@
 
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-Each op has the width of one model. The baselines are an element-wise kernel that moves the same bytes, and the time
-that these bytes take at the bandwidth of a large copy. Tensors smaller than the L2 cache stay there after the first
-replays, so the time of small calls is latency.
+Each op has the width of one model. There are two baselines for the bytes of an op. The first is the time of an
+element-wise kernel that moves as many bytes. The second is bytes / bandwidth of a large device copy. Small tensors stay
+in the L2 cache between graph replays, so the times of small calls are latencies.
 
-To detect overflows of 32-bit offsets, the program compares the first, the middle and the last token of each result
-with calls on one token. If tokens depend on each other, it prints "not compared". It updates curve.csv after each
-point. It also writes curve.png: bandwidth relative to a copy against bytes, with a panel for each family of ops.
+To detect overflows of 32-bit offsets, the program compares three tokens of each result (first, middle, last) with calls
+on one token. If tokens depend on each other, it prints "not compared". It updates curve.csv after each size. It also
+draws curve.png: bandwidth relative to a copy against bytes, with a panel for each family of ops.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from timing import calls_for, capture, copy_turn, race, sets_for
 POINTS = 12
 SETS = 64  # maximum sets of inputs
 ROUNDS = 5
-ROOM = 0.9  # maximum fraction of the free memory for one set of inputs and its results
+ROOM = 0.9  # The inputs and results of a call take at most this fraction of the GPU memory.
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Point:
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
-    """Return the numbers of tokens, from 1 until a tensor has more than `ELEMENTS` elements, in equal factors."""
+    """Return numbers of tokens in equal factors. With the last number, a tensor has more than `ELEMENTS` elements."""
     single = form.inputs(Source(torch.device("cpu")), (1, 1, *shape[2:]))
     most = ELEMENTS // max(x.numel() for x in single.values()) + 1
     steps = (most ** (at / (POINTS - 1)) for at in range(POINTS))
@@ -70,7 +70,7 @@ def _grained(tokens: int, grains: tuple[int, ...]) -> int:
 
 
 def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool | None:
-    """Return whether the first, the middle and the last token equal calls on one token. None: not compared."""
+    """Return whether three tokens of the full call equal calls on one token. None if tokens cannot be compared."""
     if not form.chunked and form.token is None:
         return None
     ours = form.call(form.modes[0])
@@ -89,12 +89,12 @@ def _token(x: torch.Tensor, tokens: int, at: int) -> torch.Tensor:
 
 
 def points_of(form: Form, device: torch.device) -> Iterator[Point]:
-    """Yield the points of one op, up to the largest size that fits into the memory."""
+    """Yield the measurement of one op for each number of tokens, up to the largest that fits into GPU memory."""
     _, shape = form.cases[0]
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        if 2 * per_token * tokens > room:  # results of one call before the capture, and results in the graph
+        if 2 * per_token * tokens > room:  # two sets of results: those of a call and those of the graph
             return
         torch.cuda.empty_cache()
         make = partial(form.inputs, source, (1, tokens, *shape[2:]))
@@ -115,9 +115,9 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
 
 
 def kernel_us(moved: int, device: torch.device) -> float:
-    """Return the time of `torch.neg` on a tensor for which it moves `moved` bytes.
+    """Return the time of `torch.neg` on a tensor that is so large that the kernel moves `moved` bytes.
 
-    `copy_` would become a copy node in the graph, which is not a kernel.
+    `copy_` would not be a kernel, because CUDA graphs capture it as a copy node.
     """
     size = max(1, moved // 2 // DTYPE.itemsize)
     count = max(1, min(SETS, math.ceil(2**28 / moved)))
@@ -136,14 +136,14 @@ COLUMNS = ("op", "tokens", "elements", "bytes", "us", "gb_per_s", "of_copy", "sa
 
 
 def fields_of(p: Point, copy: float) -> tuple[object, ...]:
-    """Return the fields of a point's line in the CSV file. `copy` is the copy bandwidth in GB/s."""
+    """Return the line of one measurement for the CSV file. `copy` is the bandwidth of a large device copy in GB/s."""
     rate = p.bytes / p.us / 1e3
     figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
     return (p.op, p.tokens, p.elements, p.bytes, *figures, p.verdict)
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:
-    """Yield every point, and a message for each op that fails, or that time or memory does not suffice for."""
+    """Yield every measurement. Also yield a message for each op that fails or for which time or memory is too small."""
     for op in OPS:
         form = next(form for form in selected([op]) if form.timed)
         if form.backward or not has_ours(form) or (only is not None and op not in only):

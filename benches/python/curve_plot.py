@@ -1,4 +1,4 @@
-"""Draws the plot of curve.py: bandwidth relative to a copy against bytes, with a panel for each family of ops."""
+"""Draws the plot of curve.py: bandwidth relative to a device copy against bytes. Each family of ops has a panel."""
 
 import math
 from collections import defaultdict
@@ -11,10 +11,10 @@ from ops import FAMILIES, FAMILY_OF
 
 from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 
-ELEMENTS = 2**32  # a tensor with more elements needs offsets of more than 32 bits
+ELEMENTS = 2**32  # larger tensors need offsets of more than 32 bits
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
-# The number of an op selects its colour and its marker. The pairs of the first 35 ops differ.
+# An op's colour and marker follow from its number in the panel. The first 35 ops have different combinations.
 COLUMNS = 3
 BINS = 2  # per factor of ten in bytes, for the element-wise kernel
 FLOOR = "element-wise kernel that moves the same bytes"
@@ -31,7 +31,7 @@ class Point(Protocol):
 
 
 def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
-    """Draw the plot and write it to a file. Return a message about the result."""
+    """Write the plot to a file. Return a message with the file's path, or with the reason why there is no plot."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -41,7 +41,7 @@ def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
 
 
 def draw(points: Sequence[Point], copy: float, title: str) -> Any:
-    """Draw a panel for each family with a line for each op. `copy` is the bandwidth of a large copy in GB/s."""
+    """Draw a panel for each family of ops, with a line per op. `copy` is the GB/s of a large device copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -97,7 +97,7 @@ def _share(moved: float, us: float, copy: float) -> float:
 
 
 def _floor(points: Iterable[Point], copy: float) -> list[tuple[float, float]]:
-    """Return bytes and relative bandwidth of the element-wise kernel, as medians over similar sizes of all ops."""
+    """Return bytes and relative bandwidth of the element-wise kernel. Each pair is the median over similar sizes."""
     bins = defaultdict[int, list[Point]](list)
     for p in points:
         bins[round(BINS * math.log10(p.bytes))].append(p)

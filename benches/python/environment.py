@@ -17,7 +17,7 @@ PACKAGES = ("oxiwarp", "torch", "triton", "diffusers", "transformers", "liger-ke
 
 
 def environment() -> dict[str, Any]:
-    """Return the facts about this run. Without a GPU, name the CPU."""
+    """Return the facts about this run: GPU (or "CPU executor"), versions, commit and command line."""
     import torch
 
     versions = {package: _version(package) for package in PACKAGES}
@@ -57,7 +57,7 @@ def results_folder(facts: dict[str, Any]) -> Path:
 
 
 def begin(out: Path | None) -> tuple[dict[str, Any], Path]:
-    """Print the facts about the machine and create the folder for results. Return both."""
+    """Print the GPU, versions and commit, and create the results folder. Return the facts and the folder."""
     facts = environment()
     folder = out or results_folder(facts)
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _first_line(command: list[str]) -> str:
 
 
 def _command() -> str:
-    """Return the command line without the option `--out`, which names a local path."""
+    """Return the command line of the program. Omit the option `--out`, because it contains a path on this machine."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     program = f"benches/python/{Path(sys.argv[0]).name}"

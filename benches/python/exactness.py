@@ -1,11 +1,11 @@
-"""Compares the bits of each op with the eager modules of the models, on this GPU and with this torch.
+"""Compares the bits of each op with the eager code of the models, on this GPU and with this torch.
 
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-For every op, mode, dtype and model, it runs oxiwarp and the eager module on the same random inputs and counts equal
-elements. The module comes from diffusers or transformers. If they are not installed, an equal chain of torch calls
-replaces it. The program writes exactness.csv and exactness.md. `scripts/figures.py` makes the table of
-docs/reference/exactness.md from the CSV file. The exit code is 1 if an operator claims bit-exactness and differs.
+For every op, mode, dtype and model, it runs oxiwarp and the model's eager code on the same random inputs, and counts
+equal elements. The eager code is a class of diffusers or transformers, or an equal sequence of torch calls if these
+packages are missing. The program writes exactness.csv and exactness.md. `scripts/figures.py` makes the table of
+docs/reference/exactness.md from the CSV file. The exit code is 1 if an operator is documented as bit-exact and differs.
 """
 
 import argparse
@@ -45,7 +45,7 @@ distances occur at elements near zero, where larger numbers cancel. For this rea
 
 @dataclass(frozen=True)
 class Row:
-    """Result of the comparison of one op for one model in one mode and dtype."""
+    """Comparison of one op with the eager code of one model, in one mode and dtype."""
 
     form: Form
     mode: str
@@ -75,7 +75,7 @@ class Row:
 
 
 def distance(ours: Result, eager: Result) -> tuple[float, int]:
-    """Return the share of elements with equal bits and the largest distance in units in the last place."""
+    """Return the fraction of elements with equal bits, and the largest difference in units in the last place (ulp)."""
     integers = {2: torch.int16, 4: torch.int32}
     equal = total = furthest = 0
     for y, own in zip(tuple_of(ours), tuple_of(eager), strict=True):
@@ -90,14 +90,15 @@ def distance(ours: Result, eager: Result) -> tuple[float, int]:
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Map the bits of floating-point values to integers in the order of the values. Both zeros become 0."""
+    """Map the bits of floating-point values to integers in the same order. Differences of integers are then ulp."""
     lowest = torch.iinfo(bits.dtype).min
     wide = bits.long()
     return torch.where(wide < 0, lowest - wide, wide)
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """Return the eager result and its source: the model's class if it can be imported, otherwise the chain."""
+    """Return the eager result and its source: "classes" of diffusers or transformers, or equal torch calls
+    ("chain")."""
     if form.real is not None:
         try:
             return form.real(**inputs), "classes"
@@ -107,7 +108,7 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Compare every model and mode of a form in one dtype, with at most `most` tokens."""
+    """Compare a form (a use of an op in models) in one dtype, for each model and mode, with up to `most` tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])
@@ -123,7 +124,7 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
-    """Yield every row, and a message for each op that is missing in this build, fails, or was skipped for time."""
+    """Yield every comparison, and a message for each op that is not in this build, fails or is skipped for time."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:
@@ -154,7 +155,7 @@ def fields_of(row: Row) -> tuple[object, ...]:
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
-    """Return a Markdown page with an introduction and a table, which has a line for each op, chain and mode."""
+    """Return a Markdown page: an introduction, and a table with a line for each op, model code and mode."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
     dtypes = ("bfloat16", "float16", "float32")
     text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]

@@ -1,14 +1,16 @@
-"""Text of a measured exactness, for the tables of `exactness.py` and of docs/reference/exactness.md."""
+"""Formats a comparison of bits as a table cell, for `exactness.py` and docs/reference/exactness.md."""
 
-# Guarantees of an op relative to the eager chain. exactness.py checks the first one and measures the others.
+# Documented guarantees of an op relative to the model's eager code. If "bit-exact" does not hold,
+# exactness.py fails. For the two other guarantees it only measures the difference.
 BIT_EXACT, SAME_ROUNDINGS, ONE_ROUNDING = "bit-exact", "same roundings", "one rounding"
 
 
 def cell(equal: float, ulps: int, claim: str) -> str:
-    """Format the share of elements with equal bits and the largest distance in units in the last place.
+    """Format the fraction of elements with equal bits, and the largest difference in units in the last place (ulp).
 
-    The share is never rounded up to 100 %. For one rounding the distance is omitted: where large numbers cancel, the
-    result differs from eager on purpose. A bit-exact claim that does not hold is marked with FAIL.
+    The fraction is never rounded up to 100 %. If `claim` is "one rounding", the difference is omitted: where large
+    numbers cancel, the op is more accurate than eager mode. If a claim "bit-exact" does not hold, the cell contains
+    FAIL.
     """
     if equal == 1 and ulps == 0:
         return "100 %"

@@ -1,8 +1,8 @@
-"""Defines what is measured: a `Form` is an op as models use it.
+"""Defines what the benchmarks measure: a `Form` is one use of an op in models.
 
-A form has the chain of torch calls in a model, the oxiwarp call that replaces it and a float64 reference. It also has
-the peers (other libraries with the op), and the models with their shapes. The number of bytes assumes that a call reads
-every input once and writes every result once.
+A form has the torch calls of the model (the chain), the oxiwarp call that replaces them, and a float64 reference. It
+also lists other libraries with the op (peers), and the models with their shapes. The bytes of a call are those of every
+input, read once, and of every result, written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,7 @@ class Source:
     dtype: torch.dtype = DTYPE
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal values. Scale in place, because the largest tensors take half of a GPU's memory."""
+        """Return normal values. They are scaled in place, because a tensor can take half of the GPU memory."""
         return torch.randn(shape, device=self.device, dtype=dtype or self.dtype).mul_(scale).add_(mean)
 
     def weight(self, cols: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -42,7 +42,7 @@ class Source:
         return torch.rand(cols, device=self.device, dtype=dtype or self.dtype).add_(0.5)
 
     def modulation(self, batch: int, cols: int, count: int, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """Return `count` of the six slices `[batch, 1, cols]` that AdaLayerNormZero takes from one projection."""
+        """Return `count` tensors `[batch, 1, cols]`. As in AdaLayerNormZero, they are slices of one larger tensor."""
         projection = self.normal(batch, 6 * cols, scale=0.3, dtype=dtype)
         return [part[:, None] for part in projection.chunk(6, dim=1)[:count]]
 
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Peer:
-    """A library with the op: its module, and a call with the module and the form's inputs as arguments."""
+    """Another library that has the op: its module, and a function that takes this module and the inputs of the form."""
 
     module: str
     call: Chain
@@ -63,10 +63,11 @@ class Peer:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One chain of an op, at the shapes of the models that use it.
+    """One use of an op: a chain of torch calls, the oxiwarp call that replaces it, and the shapes in models.
 
-    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. `eager`, `reference` (in float64),
-    `ours` and the peers get them as keyword arguments. If `claims` names modes, `ours` also gets `mode`.
+    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. The functions `eager`, `reference`
+    (float64), `ours` and those of `peers` take these inputs as keyword arguments. If `claims` has modes as keys, `ours`
+    also takes `mode`.
     """
 
     op: str
@@ -120,7 +121,7 @@ def tuple_of(result: Result) -> tuple[Tensor, ...]:
 
 
 def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]:
-    """Return the call to time. For a backward form, run the provider here and return the call of its gradient."""
+    """Return the call to time. For a gradient, run the forward pass here, and return a call of the backward pass."""
     if not form.backward:
         return lambda: provider(**inputs)
     grads = [x for name, x in inputs.items() if name.startswith("grad")]
@@ -132,7 +133,7 @@ def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]
 
 
 def bytes_of(*tensors: Tensor) -> int:
-    """Return the bytes of the tensors' elements, without the rest of their storage."""
+    """Return the bytes of all elements. A slice counts only its elements, not the storage that it is a part of."""
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
@@ -144,9 +145,9 @@ def wide(x: Tensor) -> Tensor:
 
 
 def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator[dict[Any, Tensor]]:
-    """Yield the tensors for some tokens at a time, so that float64 copies stay small.
+    """Split tensors along the token dimension and yield the parts, so that their float64 copies stay small.
 
-    Tensors without a token dimension are always complete.
+    A tensor without a token dimension is yielded completely each time.
     """
     largest = max(x.numel() for x in tensors.values())
     step = max(1, CHUNK * tokens // largest) if chunked else tokens
@@ -160,6 +161,6 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the first dimension of size `tokens`, or None. The last dimension is considered only in a 1-D shape."""
+    """Return the first dimension of size `tokens`, or None. The last one counts only if `x` is one-dimensional."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

@@ -1,4 +1,4 @@
-"""Norm and modulation as in the blocks of diffusers' transformers, for the forms of the fused ops."""
+"""Norms and modulations as diffusers' transformers compute them, for the benchmarks of the fused operators."""
 
 import torch.nn.functional as F
 from forms import Inputs, Shape, Source
@@ -8,7 +8,7 @@ EPS = 1e-6
 
 
 def inputs(source: Source, shape: Shape) -> Inputs:
-    """Return `x`, and scale and shift per batch, which are slices of one projection as from `chunk`."""
+    """Return `x` and one scale and shift per batch entry. As in diffusers, scale and shift are slices of one tensor."""
     shift, scale = source.modulation(shape[0], shape[-1], 2)
     return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift}
 
@@ -20,7 +20,7 @@ def inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute LayerNorm and modulation as in AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image): four roundings."""
+    """Compute LayerNorm and modulation as AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image): four roundings."""
     return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 
@@ -31,7 +31,7 @@ def rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def wan_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute norm and modulation as in WanTransformerBlock: in float32, with one cast."""
+    """Compute norm and modulation as in WanTransformerBlock: everything in float32, with one cast at the end."""
     return (F.layer_norm(x.float(), x.shape[-1:], eps=EPS) * (1 + scale) + shift).type_as(x)
 
 

@@ -1,7 +1,7 @@
-"""Measures overheads outside of the kernels: Python time per call, import time and the first call.
+"""Measures overheads outside of the kernels: Python time per call, import time and the time of a first call.
 
-Import and first call are measured in new processes. A new `CUDA_CACHE_PATH` gives an empty driver
-cache of compiled PTX.
+Import and first call are measured in new processes. The driver caches compiled PTX in a folder, so each measurement of
+a first call uses a new folder (`CUDA_CACHE_PATH`).
 """
 
 import os
@@ -15,7 +15,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Variables that disable caches. They are removed, because users have the driver's cache and pip's bytecode.
+# Environment variables that disable caches. The new processes run without them, because users have these
+# caches.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """
@@ -25,7 +26,8 @@ import oxiwarp
 print(time.perf_counter() - start)
 """
 
-# The CUDA context exists and torch has run a kernel, so the time is that of the op only.
+# Before the timed call, torch creates the CUDA context and runs a kernel. The time is therefore that of the
+# op's first call only.
 _FIRST_CALL = """
 import sys, time, torch, oxiwarp
 x = torch.ones(64, 2048, device="cuda", dtype=torch.bfloat16)
@@ -41,7 +43,7 @@ print(time.perf_counter() - start)
 
 
 def per_call(rounds: int) -> dict[tuple[str, str], float]:
-    """Return the median microseconds per Python call on a small tensor, by (mode, what). The calls alternate."""
+    """Return the median microseconds per Python call on a small tensor, by (grad mode, function)."""
     import oxiwarp
 
     x = torch.randn(16, 2048, device="cuda", dtype=torch.bfloat16)
@@ -67,7 +69,7 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
 
 
 def _microseconds(call: Callable[[], object], count: int = 300) -> float:
-    """Return microseconds per call. `count` is so small that the launch queue does not fill up."""
+    """Return microseconds per call. `count` is so small that the launch queue does not fill up and block."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
@@ -78,13 +80,13 @@ def _microseconds(call: Callable[[], object], count: int = 300) -> float:
 
 
 def import_seconds(runs: int) -> float:
-    """Return the median time of `import oxiwarp` after `import torch` in new processes with cached bytecode."""
+    """Return the median seconds of `import oxiwarp` after `import torch`, in new processes with cached bytecode."""
     _seconds(_IMPORT)
     return median(_seconds(_IMPORT) for _ in range(runs))
 
 
 def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
-    """Return the longest time of a first call of `op` with a cold driver cache, and with a warm one."""
+    """Return the longest time of the first call of `op`, with an empty driver cache and with a filled driver cache."""
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(runs):
@@ -95,7 +97,7 @@ def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
 
 
 def _seconds(program: str, *arguments: str, cache: str | None = None) -> float:
-    """Run a program in a new process and return the number that it prints."""
+    """Run a Python program in a new process and return the seconds that it prints."""
     environment = {name: value for name, value in os.environ.items() if name not in WITHOUT_CACHE}
     if cache:
         environment["CUDA_CACHE_PATH"] = cache

@@ -1,7 +1,7 @@
-"""Draws the plots of a run: one for each family of ops, and an overview of all ops.
+"""Draws the plots of a run of bench.py: one for each family of ops, and an overview of all ops.
 
-Colours are from the palette of Okabe and Ito. Bars also differ in hatch, and points in marker. An `x` marks a baseline
-that was not measured.
+Colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish. Bars also differ in hatch,
+and points in marker. An `x` marks a baseline that was not measured.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ BARS = {
     "QuACK": (PURPLE, "xx"),
     EAGER: (YELLOW, ""),
 }
-WIDE = 8  # approximate number of cases in a row of panels
-MISSING_AT = 0.02  # position of the mark of a missing baseline, relative to the copy
+WIDE = 8  # A row of panels has about this many measured cases.
+MISSING_AT = 0.02  # The mark of a missing baseline is drawn at this horizontal position.
 MISSING = {"color": BLACK, "linestyle": "", "marker": "x"}
 LEGEND: dict[str, Any] = {"loc": "outside lower center", "fontsize": 9, "handlelength": 2.5}
 
 
 def plot(results: Results, folder: Path, title: str) -> str:
-    """Write `<family>.png` for each family, and `overview.png`. Return a message about the result."""
+    """Write `<family>.png` for each family of ops, and `overview.png`. Return a message that names the files."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -48,7 +48,7 @@ def plot(results: Results, folder: Path, title: str) -> str:
 
 
 def draw_family(results: Results, ops: list[str], title: str) -> Any:
-    """Draw a panel for each op: the GB/s of every provider by model, with the copy bandwidth as a line."""
+    """Draw a panel for each op. Bars are the GB/s of the implementations by model, and a line is the device copy."""
     from matplotlib.figure import Figure
 
     counts = [len(results.of(op)) for op in ops]
@@ -87,9 +87,10 @@ def _panel(axis: Any, op: str, results: Results) -> None:
 
 
 def _lines(results: Results, op: str) -> list[str]:
-    """Return the names of an op's bars.
+    """Return the names of an op's bars, one per implementation.
 
-    These are the providers measured for the op. oxiwarp and torch.compile count if they were measured for any op.
+    A library has a bar if it was measured for this op. oxiwarp and torch.compile have a bar if they were measured for
+    any op, so that a missing measurement is visible.
     """
     rows, everywhere = results.of(op), (OURS, COMPILED)
     return [
@@ -98,7 +99,7 @@ def _lines(results: Results, op: str) -> list[str]:
 
 
 def _family_legend(results: Results, ops: list[str]) -> list[Any]:
-    """Return legend handles for each provider, for the copy and, if a baseline is missing, for its mark."""
+    """Return legend entries for each implementation and for the device copy, and for the mark of a missing baseline."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -116,14 +117,14 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """Return the provider of a bar: for torch.compile the faster variant, for `F.*` the torch function."""
+    """Return the measured implementation that a bar shows. For torch.compile, it is the faster of two variants."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
 
 
 def _in_lines(op: str) -> str:
-    """Split a long name into two lines, so that it fits above a panel with one case."""
+    """Split a long op name into two lines, so that the title fits above a panel with only one bar group."""
     middle = op.find("_", len(op) // 2)
     return op if len(op) < 24 or middle < 0 else f"{op[:middle]}\n{op[middle:]}"
 
@@ -133,7 +134,7 @@ def _rows(counts: list[int]) -> int:
 
 
 def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
-    """Yield rows of ops with about the same number of cases. Every row has at least one op."""
+    """Distribute the ops over the rows of panels, with about the same number of cases per row. No row is empty."""
     rows, left = _rows(counts), list(zip(ops, counts, strict=True))
     for row in range(rows, 0, -1):
         target, taken = sum(count for _, count in left) / row, 0
@@ -148,7 +149,7 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
 
 
 def draw_overview(results: Results, title: str) -> Any:
-    """Draw a line for the largest case of each op: bandwidth of oxiwarp and torch.compile relative to a copy."""
+    """Draw a line for each op's largest case: bandwidth of oxiwarp and torch.compile relative to a copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

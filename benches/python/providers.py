@@ -1,6 +1,7 @@
-"""Lists the providers of a form, which are the implementations to compare.
+"""Lists the providers of a form: the implementations that a benchmark compares for one use of an op.
 
-They are oxiwarp in each mode, the eager chain, torch's function for the chain, the last two compiled, and the peers.
+They are oxiwarp in each mode, the model's torch calls, and torch's function for the same result. Both torch variants
+are also compiled with torch.compile. Other libraries such as Liger follow.
 """
 
 import importlib
@@ -19,7 +20,7 @@ FLOOR = "copy kernel"
 
 
 def name_of(mode: str, form: Form) -> str:
-    """Return the name of oxiwarp's provider. The default mode has no suffix."""
+    """Return the name for oxiwarp's results in `mode`. The name of the default mode is "oxiwarp", without a suffix."""
     return OURS if mode == form.modes[0] else f"{OURS} {mode}"
 
 
@@ -56,7 +57,7 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """Return oxiwarp's providers by name; none if this build lacks the op."""
+    """Return oxiwarp's call in each mode, by name. Return nothing if this build of oxiwarp lacks the op."""
     return {name_of(mode, form): form.call(mode) for mode in form.modes} if has_ours(form) else {}
 
 
@@ -65,7 +66,7 @@ def _bound(call: Chain, module: Any) -> Callable[..., Any]:
 
 
 def has_ours(form: Form) -> bool:
-    """Whether this build has the public function, and for a backward form the gradient."""
+    """Whether this build of oxiwarp has the public function and, for the benchmark of a gradient, the gradient."""
     import oxiwarp
 
     gradient = form.gradient or form.op
@@ -73,7 +74,7 @@ def has_ours(form: Form) -> bool:
 
 
 def absent(forms: list[Form]) -> list[str]:
-    """Return one message per baseline library that is missing in the tables of results. It gives the reason."""
+    """Return the reason for each library that has no column in the table of an op, e.g. "Liger is not installed"."""
     lines = []
     for name in PEERS:
         peers = [form.peers[name] for form in forms if name in form.peers]

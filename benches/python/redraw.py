@@ -1,4 +1,4 @@
-"""Draws the plots of a run again, from its results.csv, curve.csv and environment.json. Needs no GPU.
+"""Draws the plots of an earlier run again, from its results.csv, curve.csv and environment.json. Needs no GPU.
 
 python benches/python/redraw.py benches/results/latest/<gpu> [--out FOLDER]
 """
@@ -18,7 +18,7 @@ from results import Measurement, Results
 from timing import Time
 
 ALONE = {"same bits": True, "FAIL": False, "not compared": None}
-EXACT_SHARE = 0.1  # of copy; from here on, its four decimals give the bandwidth to 0.1 %
+EXACT_SHARE = 0.1  # In the files, ratios have four decimals. Ratios above this are accurate to 0.1 %.
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
@@ -28,14 +28,14 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 
 def copy_of(lines: list[dict[str, str]]) -> float:
-    """Compute the copy bandwidth in GB/s from bandwidths and their ratios to the copy."""
+    """Compute the bandwidth of the device copy in GB/s: the files contain bandwidths, and their ratios to the copy."""
     shares = [(float(line["gb_per_s"]), float(line["of_copy"])) for line in lines]
     exact = [(rate, share) for rate, share in shares if share >= EXACT_SHARE]
     return median(rate / share for rate, share in exact or shares if share > 0)
 
 
 def read_results(path: Path) -> Results:
-    """Read the results.csv of bench.py. The file lacks the bytes of the largest tensor, which no plot needs."""
+    """Read the results.csv of bench.py. It lacks the size of the largest tensor, which plots do not need."""
     lines = lines_of(path)
     cases: dict[tuple[str, ...], Measurement] = {}
     for line in lines:
@@ -48,7 +48,7 @@ def read_results(path: Path) -> Results:
 
 
 def read_curve(path: Path) -> tuple[list[Point], float]:
-    """Read the curve.csv of curve.py. Return the points and the copy bandwidth in GB/s."""
+    """Read the curve.csv of curve.py. Return its measurements, and the bandwidth of the device copy in GB/s."""
     lines = lines_of(path)
     sizes = ("tokens", "elements", "bytes")
     points = [

@@ -1,4 +1,4 @@
-"""Formulas for the float64 references, written from the definitions and independent of the chains."""
+"""Float64 references of the benchmarks. They follow the mathematical definitions, not the code of the models."""
 
 import math
 
@@ -26,23 +26,23 @@ def silu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Compute `x * Phi(x)`, with the distribution function Phi of the standard normal distribution."""
+    """Compute `x * Phi(x)`, where Phi is the distribution function of the standard normal distribution."""
     return x * 0.5 * torch.special.erfc(-x / math.sqrt(2))
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Compute the tanh approximation of GELU, by `(1 + tanh(u)) / 2 = sigmoid(2 u)`."""
+    """Compute the tanh approximation of GELU. It uses the identity `(1 + tanh(u)) / 2 = sigmoid(2 u)`."""
     return x / (1 + torch.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate interleaved pairs of the last dimension. The tables have every angle twice, in adjacent elements."""
+    """Rotate interleaved pairs of the last dimension. The tables contain every angle twice, in adjacent elements."""
     even, odd, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 0::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate half-split pairs of the last dimension: element `i` of the first half with `i` of the second."""
+    """Rotate half-split pairs: element `i` of the last dimension's first half with element `i` of its second half."""
     (first, second), half = x.chunk(2, dim=-1), x.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

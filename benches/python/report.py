@@ -13,7 +13,7 @@ from rich.table import Table
 
 
 def table_of(op: str, results: Results) -> Table:
-    """Return the table of one op: oxiwarp's time and rate, and the time of each peer divided by it."""
+    """Return the table of one op: oxiwarp's time and bandwidth, and each baseline's time / oxiwarp's time."""
     rows, forms = results.of(op), selected([op])
     libraries = sorted({form.library[0] for form in forms if form.library})
     peers = [EAGER, *libraries, COMPILED, *(name for name in PEERS if any(m.best(name) for m in rows))]
@@ -45,7 +45,7 @@ def _figure(ratio: float | None, inverse: bool = False) -> str:
 
 
 def _ratio(m: Measurement, peer: str) -> str:
-    """Format a ratio as `1.08`. If torch.compile has two variants, name the faster one."""
+    """Format a baseline's ratio, e.g. `1.08`. If torch.compile was timed in two variants, name the faster variant."""
     several = peer == COMPILED and sum(name.startswith(COMPILED) for name in m.times) > 1
     return _figure(m.ratio(peer)) + (f" ({(m.best(peer) or '')[14:-1]})" if several and m.ratio(peer) else "")
 
@@ -119,7 +119,7 @@ def write_goals(results: Results, path: Path) -> None:
 
 
 def write_environment(results: Results, facts: dict[str, Any], path: Path) -> None:
-    """Write the facts about the measurement, the goals and the skipped cases."""
+    """Write environment.json: GPU, versions and command, the results of the goals, and the cases that were skipped."""
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
     absences = {"missing": results.missing, "left_out": results.left_out, "dropped": results.dropped}

@@ -1,4 +1,4 @@
-"""Data classes for the measurements, and the project's goals as checks of them."""
+"""Data classes for the measurements of a run, and the project's performance goals, computed from them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from forms import Shape
 from providers import CHAIN_COMPILED, EAGER, FLOOR, OURS
 from timing import Time
 
-LARGE = 100e6  # bytes of a case's largest tensor; from here on the goals limit the bandwidth
+LARGE = 100e6  # bytes; for larger tensors there is a goal for the bandwidth
 OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 FAST = f"{OURS} fast"
 COMPILED = "torch.compile"
 NOT_MEASURED = "not measured"
 
-# Bandwidth of QuACK's RMSNorm on an H200, divided by the copy bandwidth of the same run:
+# Bandwidth of QuACK's RMSNorm on an H200, divided by the copy bandwidth of the same run. The source is
 # benches/results/README.md.
 QUACK_OF_COPY = {(1, 32768, 3072): 3970 / 4275, (1, 4096, 32768): 4055 / 4275}
 LATENCY_SHAPE, LATENCY = (1, 1024, 2048), 3.9
@@ -28,7 +28,7 @@ def label_of(shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of one op for one model: time and relative error by provider."""
+    """Result of one op for one model: the time and relative error of each implementation."""
 
     op: str
     chain: str
@@ -55,12 +55,12 @@ class Measurement:
         return self.bytes / self.times[provider].median / 1e3
 
     def best(self, peer: str) -> str | None:
-        """Return the fastest measured provider of a peer, such as the faster torch.compile variant, or None."""
+        """Return the fastest variant of a baseline, e.g. of torch.compile's two. None if none was measured."""
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """Return the peer's time divided by the time of `of`, or None if one of them was not measured."""
+        """Return the time of `peer` divided by the time of `of`. None if one of the two times was not measured."""
         name = self.best(peer)
         if name is None or of not in self.times:
             return None
@@ -77,9 +77,9 @@ class Results:
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)  # peers that fail or give wrong results, with the reason
-    missing: list[str] = field(default_factory=list)  # ops that this build does not have
-    left_out: list[str] = field(default_factory=list)  # op and model: no time, no memory or an error
+    dropped: list[str] = field(default_factory=list)  # Baselines that fail or are wrong, each with the reason.
+    missing: list[str] = field(default_factory=list)  # Ops that this build of oxiwarp lacks.
+    left_out: list[str] = field(default_factory=list)  # Cases that were skipped for time, memory or an error.
 
     @property
     def copy(self) -> float:
@@ -102,7 +102,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal, whether it is met (None: not measured), and the figure."""
+    """A performance goal, whether it is met (None: not measured), and the measured figure as text."""
 
     text: str
     met: bool | None
@@ -110,7 +110,7 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """Yield the goals. A goal for all cases counts as not measured if some cases were skipped."""
+    """Yield all goals. If a goal covers all cases of an op and a case was skipped, the goal counts as not measured."""
     for op in dict.fromkeys([*results.ops, *(case.split()[0] for case in results.left_out)]):
         yield from _goals_of(op, results)
     yield from _goals_of_rms_norm(results)
@@ -184,7 +184,7 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """Create a goal for all rows. The worst row decides and is named. `left` rows were skipped."""
+    """Create a goal that all cases in `rows` must meet. Its text names the worst case. `left` cases were skipped."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

@@ -1,4 +1,4 @@
-"""Rotary tables and chains as in the models, for the forms of `rope` and `qk_norm_rope`."""
+"""RoPE tables and rotations as in the models, for the benchmarks of `rope` and `qk_norm_rope`."""
 
 import math
 
@@ -10,20 +10,20 @@ Tables = tuple[Tensor, Tensor]
 
 
 def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
-    """Return cosines and sines of random angles, with each angle in two adjacent elements, as in diffusers."""
+    """Return cos and sin tables of random angles. As in diffusers, each angle occurs in two adjacent elements."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     return tuple(f(angles).repeat_interleave(2, dim=-1).to(dtype) for f in (torch.cos, torch.sin))  # type: ignore
 
 
 def half_tables(source: Source, *shape: int) -> Tables:
-    """Return tables with each angle in both halves, in the model's dtype, as in transformers."""
+    """Return cos and sin tables in the model's dtype. As in transformers, each angle occurs in both halves of a row."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(source.dtype), angles.sin().to(source.dtype)
 
 
 def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Run diffusers' `embeddings.apply_rotary_emb`: `x` [B, S, H, D], tables [S, D] (Flux, HunyuanVideo)."""
+    """Rotate as diffusers' `embeddings.apply_rotary_emb` (Flux, HunyuanVideo): `x` [B, S, H, D], tables [S, D]."""
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(3)
@@ -31,14 +31,14 @@ def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def ltx(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Run `transformer_ltx.apply_rotary_emb`: `x` and tables [B, S, heads * D], before the head split."""
+    """Rotate as `transformer_ltx.apply_rotary_emb`. `x` and the tables are [B, S, heads * D], not split into heads."""
     real, imaginary = x.unflatten(2, (-1, 2)).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(2)
     return (x.float() * cos + rotated.float() * sin).to(x.dtype)
 
 
 def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Run the `apply_rotary_emb` of WanAttnProcessor: `x` [B, S, H, D], tables [1, S, 1, D]."""
+    """Rotate as the `apply_rotary_emb` in WanAttnProcessor, with `x` [B, S, H, D] and tables [1, S, 1, D]."""
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = cos[..., 0::2], sin[..., 1::2]
     out = torch.empty_like(x)
@@ -48,7 +48,7 @@ def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def qwen_image(x: Tensor, turn: Tensor) -> Tensor:
-    """Run `apply_rotary_emb_qwen`: `x` [B, S, H, D], complex64 table [S, D / 2]."""
+    """Rotate as `apply_rotary_emb_qwen`, with `x` [B, S, H, D] and one complex64 table [S, D / 2]."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turn.unsqueeze(1)).flatten(3).type_as(x)
 
@@ -61,7 +61,7 @@ def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Run the `apply_rotary_emb` of MochiAttnProcessor2_0: `x` [B, S, H, D], tables per head [S, H, D / 2]."""
+    """Rotate as `apply_rotary_emb` of MochiAttnProcessor2_0: `x` [B, S, H, D], tables per head [S, H, D / 2]."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     first, second = (even * cos - odd * sin).to(x.dtype), (even * sin + odd * cos).to(x.dtype)
     return torch.stack([first, second], dim=-1).flatten(-2)

@@ -1,14 +1,14 @@
-"""Measures GPU times by replays of CUDA graphs over rotated buffers. The providers run alternately.
+"""Measures GPU times by replays of CUDA graphs over rotated buffers. The compared implementations run alternately.
 
 A graph of many calls excludes Python time and launch gaps. Its calls rotate through many sets of inputs, and each call
 writes separate results, so no call finds its data in the L2 cache. All results stay alive during the capture. Otherwise
-the graph's private pool would give the block of a freed result to the next call. That block would stay in the L2 cache,
-and small shapes would look too fast.
+the graph's private memory pool would give the block of a freed result to the next call. That block would stay in the L2
+cache, and small shapes would look too fast.
 
-The providers alternate, so that a change of the clock rate affects all of them. A turn has two replays, and only the
-second one is timed. The first replay writes back the data that the previous provider left in the L2 cache. A large
-device-to-device copy also gets a turn, to measure the memory bandwidth at that time. It runs outside a graph, because a
-copy node runs on a copy engine, which on an H200 moves 2767 GB/s instead of 4200.
+The implementations alternate, so that a change of the clock rate affects all of them. A turn of an implementation has
+two graph replays, and only the second one is timed. The first replay evicts the data that the previous implementation
+left in the L2 cache. A large device-to-device copy also gets a turn, to measure the memory bandwidth at that time. The
+copy is not in a graph, because graphs copy with a copy engine. On an H200, this engine moves 2767 GB/s instead of 4200.
 """
 
 import math
@@ -20,14 +20,14 @@ from statistics import median, quantiles
 import torch
 from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
-ROTATED = 800e6  # minimum bytes of all input sets of a provider; at least three times the L2
-SMALL = 2**20  # bytes
-CALLS = 20  # minimum per graph, if RESULTS allows it
-RESULTS = 1 / 24  # maximum fraction of the GPU's memory for the results of one graph
-SLOW = 200  # µs of a call; a launch takes less
-LONGEST = 4e3  # approximate µs of a replay; a slow provider's graph has fewer calls
-COPIES = 4  # per turn
-COPY_BYTES = 2**29  # minimum size of the copied tensor; up to twice that if memory allows
+ROTATED = 800e6  # All input sets together have at least this many bytes, and at least three times the L2 cache.
+SMALL = 2**20  # Input sets share tensors with fewer bytes, because these are parameters.
+CALLS = 20  # A graph has at least this many calls, if RESULTS allows it.
+RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
+SLOW = 200  # A call is slow if it takes more than this many µs, which is longer than its launch.
+LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
+COPIES = 4  # A turn of the device copy makes this many copies.
+COPY_BYTES = 2**29  # The copied tensor has at least this many bytes, and up to twice as many if memory allows.
 COPY = "copy"
 
 
@@ -41,14 +41,14 @@ class Time:
 
     @staticmethod
     def of(samples: list[float]) -> "Time":
-        """Create from samples. A single sample gives the same value three times."""
+        """Create from times in microseconds. A single time is the median and both percentiles."""
         deciles = quantiles(samples, n=10) if len(samples) > 1 else samples
         return Time(median(samples), deciles[0], deciles[-1])
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The work of one provider in a turn: `run` puts `calls` calls on the stream."""
+    """The work of one implementation when it is its turn. `run` enqueues `calls` calls on the stream."""
 
     run: Callable[[], object]
     calls: int
@@ -62,14 +62,14 @@ def sets_for(input_bytes: int, device: torch.device) -> int:
 
 
 def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
-    """Return `count` sets of inputs. All sets share the small tensors, which are parameters."""
+    """Return `count` sets of inputs. All sets share the small tensors, which are parameters such as weights."""
     sets = [make() for _ in range(count)]
     small = {name: x for name, x in sets[0].items() if bytes_of(x) < SMALL}
     return [{**inputs, **small} for inputs in sets]
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls of a graph: one per input set, or more up to `CALLS` if there are few sets."""
+    """Return the number of calls in a graph: one per input set, or more up to `CALLS` if memory allows."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
@@ -77,8 +77,8 @@ def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
 def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
     """Capture a graph of at most `calls` calls over the input sets, and keep all results alive.
 
-    `prepare` returns the call for one set. For a gradient, `prepare` runs the forward pass. It does so on the capturing
-    stream, because autograd runs the backward pass on the stream of the forward pass.
+    `prepare` returns the call for one set of inputs. For a gradient, `prepare` also runs the forward pass. It runs on
+    the capturing stream, because autograd runs a backward pass on the stream of its forward pass.
     """
     stream = _capturing(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -104,7 +104,7 @@ def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs
 
 
 def copy_turn(device: torch.device) -> tuple[Turn, int]:
-    """Return a turn of consecutive large copies, and the bytes that one copy reads and writes."""
+    """Return a turn that makes several large device copies, and the bytes that one copy reads and writes."""
     free, _ = torch.cuda.mem_get_info(device)
     size = max(COPY_BYTES, min(2 * COPY_BYTES, free // 8))
     source = torch.randn(size // DTYPE.itemsize, device=device, dtype=DTYPE)
@@ -118,7 +118,7 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Return each provider's time per call over `rounds` rounds. Each round starts with another provider."""
+    """Return the time per call of each implementation over `rounds` rounds. Each round starts with another one."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
@@ -147,7 +147,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """Return the one stream for all captures. The allocator reuses blocks only within a stream."""
+    """Return the one stream for all captures, because the allocator reuses blocks only within a stream."""
     return torch.cuda.Stream(device)
 
 

@@ -1,11 +1,12 @@
-//! Measures the GPU time of launches on buffers that are not in the L2 cache.
+//! Measures the GPU time of kernel launches on buffers that are not in the L2 cache.
 use std::time::Duration;
 
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
-/// Bytes of traffic that evict all earlier data from L2: three times the 60 MB of an H200.
+/// Bytes of traffic after which no earlier data is in L2: three times the 60 MB of an H200.
 pub const FLUSH_BYTES: usize = 180 << 20;
-/// Launches per captured graph: enough to make the gap between two graphs negligible.
+/// Minimum launches per captured graph. With so many launches, the gap between two graph replays is
+/// negligible.
 pub const LAUNCHES: usize = 20;
 /// Number of untimed replays of a graph before the timed ones.
 const WARM_UP: usize = 3;
@@ -24,15 +25,15 @@ impl Gpu {
     /// Opens the first GPU and creates a stream on it.
     ///
     /// # Errors
-    /// If there is no GPU: the message says why.
+    /// There is no usable GPU. The message gives the reason.
     pub fn open() -> Result<Self> {
         let device = Device::cuda(0)?;
         let stream = OwnedStream::new(&device)?;
         Ok(Self { device, stream })
     }
 
-    /// Captures `calls` calls of `launch` in a graph, after one call that loads the kernel. The argument of
-    /// `launch` counts from 0. It selects the buffers.
+    /// Calls `launch` once, so that the kernel is loaded, and then captures `calls` calls in a graph.
+    /// `launch` receives the number of the call, from 0, and selects its buffers by this number.
     ///
     /// # Errors
     /// An error of `launch` or of the driver.
@@ -54,19 +55,19 @@ impl Gpu {
     /// # Safety
     /// The caller keeps all memory that the graph reads or writes alive until this function returns.
     pub unsafe fn replay(&self, graph: &Graph, replays: usize) -> Result<Duration> {
-        // SAFETY: the caller keeps the graph's memory alive, and `since` waits until all launches have
+        // SAFETY: the caller keeps the graph's memory alive. `since` returns after all launches have
         // finished.
         let replay_once = || unsafe { graph.launch(&self.stream) };
-        // The first timed replay is launched while this replay runs. On an idle stream, its launch latency
-        // would be measured.
+        // This replay is not timed. It keeps the GPU busy while the timed replays are launched. Otherwise the
+        // first launch latency would be part of the measured time.
         replay_once()?;
         let start = Event::record(&self.stream)?;
         (0..replays).try_for_each(|_| replay_once())?;
         Event::record(&self.stream)?.since(&start)
     }
 
-    /// Returns the median GPU time of one call of `launch`. A graph of `calls` calls is replayed `replays`
-    /// times after a warm-up.
+    /// Returns the median GPU time of one call of `launch`. It captures `calls` calls in a graph and replays
+    /// the graph `replays` times after a warm-up.
     ///
     /// # Errors
     /// As [`Gpu::capture`].
@@ -79,7 +80,7 @@ impl Gpu {
         let graph = self.capture(calls, &mut launch)?;
         let mut times = vec![];
         for replay in 0..replays + WARM_UP {
-            // SAFETY: `launch` borrows the memory of the graph until this function returns.
+            // SAFETY: `launch` borrows the memory of the graph, and lives until this function returns.
             let time = unsafe { self.replay(&graph, 1) }?;
             if replay >= WARM_UP {
                 times.push(time / calls as u32);
@@ -88,11 +89,12 @@ impl Gpu {
         Ok(median(times))
     }
 
-    /// Returns the median GPU time of a device-to-device copy between buffers that are not in the cache.
+    /// Returns the median GPU time of a device-to-device copy between buffers that are not in the L2 cache.
     /// `bytes` counts the bytes read plus the bytes written.
     ///
-    /// Two ways of copying are measured, and the faster one counts. Copies launched one by one are limited by
-    /// their launch latency if they are short. Copies in a graph run on a copy engine.
+    /// Two ways of copying are timed, and the shorter time is returned. In the first way, copies are launched
+    /// one by one, so launch latency limits short copies. In the second way, the copies are nodes of a CUDA
+    /// graph. These nodes run on a copy engine, which is slower than a copy kernel for large copies.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
@@ -104,7 +106,7 @@ impl Gpu {
         let calls = LAUNCHES.next_multiple_of(places);
         let mut times = vec![];
         for _ in 0..COPIES {
-            // These copies keep the GPU busy while the timed copies are launched.
+            // These untimed copies keep the GPU busy while the timed copies are launched.
             (0..WARM_UP).try_for_each(|i| copy(i, self.stream.as_stream()))?;
             let start = Event::record(&self.stream)?;
             (0..calls).try_for_each(|i| copy(i, self.stream.as_stream()))?;
@@ -113,8 +115,8 @@ impl Gpu {
         Ok(median(times).min(self.time(calls, COPIES, copy)?))
     }
 
-    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes: bytes read plus bytes written per
-    /// second.
+    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes, in bytes per second. It counts the
+    /// bytes read and the bytes written.
     ///
     /// # Errors
     /// As [`Gpu::copy_time`].
@@ -123,7 +125,7 @@ impl Gpu {
     }
 }
 
-/// Returns the median. If the number of times is even, it is the upper one of the two middle values.
+/// Returns the median of the times. For an even count, it is the larger of the two middle values.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

@@ -1,4 +1,5 @@
-//! GPU benchmarks of every op: the table of cases, and the measuring code of `bench`, `tune` and criterion.
+//! GPU benchmarks of every op: the table of measured ops and sizes, and the timing code of the programs
+//! `bench`, `tune` and the criterion benchmarks.
 pub mod cases;
 mod gpu;
 pub mod report;

@@ -3,7 +3,8 @@ use std::path::Path;
 
 use oxiwarp_benches::cases::{OPS, Op};
 
-/// Files that serve another op, by the end of their names: kernels that only one GPU has.
+/// File name suffixes of files in `host/src/ops` that are not separate ops. A `_hopper` file has the Hopper
+/// kernels of another op.
 const SERVES_ANOTHER: &[&str] = &["_hopper"];
 
 /// The ops by the files of `host/src/ops`.
@@ -26,7 +27,8 @@ fn every_op_has_a_case() {
     assert!(missing.is_empty(), "no case in benches/src/cases/ops.rs for {missing:?}");
 }
 
-/// An op of the table is a file of the host, or another function of one: `ada_norm_pair` is in `ada_norm`.
+/// Each benchmarked op is a file in `host/src/ops`, or a second function in such a file. For example,
+/// `ada_norm_pair` is in `ada_norm.rs`.
 #[test]
 fn every_case_is_of_an_op() {
     let ops = ops_of_the_host();

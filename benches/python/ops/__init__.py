@@ -1,6 +1,6 @@
-"""Lists the measured ops by family. Each family has one plot.
+"""Lists the measured ops by family, e.g. "norms". Each family has one plot.
 
-Every module of this folder has `FORMS`, its measurements, and `FAMILY`, the name of their family.
+Every module of this folder has two constants: `FORMS`, its measured uses of ops, and `FAMILY`, the family of its ops.
 """
 
 import importlib
@@ -14,7 +14,7 @@ FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
 
 
 def found() -> dict[str, tuple[Form, ...]]:
-    """Return the forms of each family, ordered by the names of the modules."""
+    """Return the forms (measured uses of ops) of each family, in the order of their modules' names."""
     families: dict[str, tuple[Form, ...]] = dict.fromkeys(FIRST, ())
     for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         module = importlib.import_module(f"{__name__}.{name}")
@@ -29,7 +29,7 @@ FAMILY_OF = {form.op: family for family, forms in FAMILIES.items() for form in f
 
 
 def check_names(only: list[str] | None) -> None:
-    """Exit if `--only` names an unknown op, because an empty run would look successful."""
+    """Exit with an error if `--only` names an unknown op. Otherwise the empty run would look successful."""
     if unknown := sorted(set(only or ()) - set(OPS)):
         raise SystemExit(f"--only {', '.join(unknown)}: no such op; there are {', '.join(OPS)}")
 
@@ -40,7 +40,7 @@ def selected(only: list[str] | None) -> list[Form]:
 
 
 def timed_cases(only: list[str] | None, quick: bool) -> Iterator[tuple[Form, str, Shape]]:
-    """Yield form, model and shape of every measurement; with `quick`, only the first of each op."""
+    """Yield the form, model and shape of every case to time. With `quick`, yield only the first case of each op."""
     seen = set()
     for form in selected(only):
         for model, shape in form.cases if form.timed else ():

@@ -1,4 +1,4 @@
-"""Forms of `ada_norm`, `norm(x) * (1 + scale) + shift`: per batch, per token, with a block's table, in float32."""
+"""Benchmarks of `ada_norm`, `norm(x) * (1 + scale) + shift`, with the modulations of different models."""
 
 import references
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ def _inputs_affine(source: Source, shape: Shape) -> Inputs:
 
 
 def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, shift_table: Tensor) -> Tensor:
-    """Compute the chain of LTX and PixArt, which add a block's table to the time embedding."""
+    """Compute `ada_norm` as LTX and PixArt do: scale and shift are a time embedding plus a table of the block."""
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 

@@ -1,4 +1,4 @@
-"""Forms of `add_rms_norm`: the residual addition of a decoder layer and the norm after it."""
+"""Benchmarks of `add_rms_norm`, the residual addition in a decoder layer together with the norm after it."""
 
 import references
 from forms import NO_MODE, SAME_ROUNDINGS, Form, Inputs, Peer, Result, Shape, Source

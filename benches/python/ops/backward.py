@@ -1,4 +1,4 @@
-"""Forms for the gradients of the norms with respect to input, weight and bias."""
+"""Benchmarks of the gradients of RMSNorm and LayerNorm with respect to input, weight and bias."""
 
 import references
 import torch.nn.functional as F

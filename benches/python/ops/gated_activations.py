@@ -1,4 +1,4 @@
-"""Forms of gated activations: GEGLU, SwiGLU and the `_and_mul` ops, with both halves in one tensor or in two."""
+"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops. Input and gate are in one tensor or in two."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Return `x` with both halves in the last dimension. `shape` has the width of one half."""
+    """Return a tensor `x` whose last dimension contains input and gate, each as wide as `shape` says."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 

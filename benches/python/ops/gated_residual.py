@@ -24,7 +24,7 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute the chain of `FluxTransformerBlock`. Other models have the factors in the other order."""
+    """Compute `x + gate * y` as `FluxTransformerBlock` does. Other models' `y * gate` gives the same bits."""
     return x + gate * y
 
 

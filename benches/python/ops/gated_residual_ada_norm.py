@@ -1,4 +1,4 @@
-"""Forms of `gated_residual_ada_norm`: `x + gate * y`, and the modulated norm of that sum."""
+"""Benchmarks of `gated_residual_ada_norm`: the sum `x + gate * y`, and the modulated norm of this sum."""
 
 from collections.abc import Callable
 
@@ -45,14 +45,14 @@ def _after_gate(norm: Callable[..., Tensor]) -> Chain:
 
 
 def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
-    """Compute the end of a `FluxSingleTransformerBlock` and the norm of the next block."""
+    """Compute the gated residual at the end of a `FluxSingleTransformerBlock`, and the next block's norm."""
     total = x + gate * y
     total = total.clip(-CLIP, CLIP) if total.dtype == torch.float16 else total
     return layer_norm_chain(total, scale, shift), total
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return the chain from the feed-forward of a `WanTransformerBlock` to norm1 of the next; the sum is rounded."""
+    """Return the torch calls after a `WanTransformerBlock`'s feed-forward: gated sum, and next block's norm1."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

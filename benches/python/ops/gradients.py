@@ -1,6 +1,7 @@
-"""Forms for the gradients of a loss, a softmax, activations and a modulated norm, made from the forward forms.
+"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy, made from the forward benchmarks.
 
-The gradients of rotations and gated residuals are missing, because they read less than the forward pass.
+Gradients of RoPE and gated residuals are not measured. They do not read all inputs of the forward pass, but the
+benchmark would count the bytes of all inputs.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ def _gradient_of(
     gradient: str = "",
     constants: tuple[str, ...] = (),
 ) -> Form:
-    """Create the gradient's form from the first form of an op, in its default mode."""
+    """Create the benchmark of a gradient from the first forward benchmark of the op, in the op's default mode."""
     form = next(form for form in forms if form.op == op)
 
     def inputs(source: Source, shape: Shape) -> Inputs:

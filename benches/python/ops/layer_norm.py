@@ -1,4 +1,4 @@
-"""Forms of `layer_norm`: plain, with weight and bias, and with float32 parameters as in Wan."""
+"""Benchmarks of `layer_norm`: without parameters, with weight and bias, and with float32 parameters as in Wan."""
 
 import references
 import torch.nn.functional as F

@@ -38,7 +38,7 @@ def _modulated(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def _residual(x: Tensor, x_res: Tensor, gate: Tensor) -> Tensor:
-    """Compute norm2 of `MochiTransformerBlock` and the addition: tanh in the gate's dtype, the norm in float32."""
+    """Compute `x + norm2(x_res)` of a `MochiTransformerBlock`: tanh in the gate's dtype, and the norm in float32."""
     return x + (_normed(x_res.to(torch.float32)) * torch.tanh(gate)).to(x_res.dtype)
 
 

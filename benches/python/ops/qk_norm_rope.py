@@ -1,4 +1,4 @@
-"""Forms of `qk_norm_rope`: the norms of q and k, per head or across heads, and then the rotation."""
+"""Benchmarks of `qk_norm_rope`: norms of q and k, per head or across all heads, followed by RoPE."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def _inputs_ltx(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_wan(source: Source, shape: Shape) -> Inputs:
-    """Return q and k before the head split, with tables for one head."""
+    """Return q and k `[B, S, H * D]`, not split into heads, and RoPE tables for one head."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.tables(source, 1, tokens, 1, dim)
     q, k = source.normal(batch, tokens, heads * dim), source.normal(batch, tokens, heads * dim)
@@ -41,7 +41,7 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_mochi(source: Source, shape: Shape) -> Inputs:
-    """Return inputs whose tables differ per head and have one entry per pair."""
+    """Return inputs with separate RoPE tables for each head. The tables have one entry per pair of elements."""
     cos, sin = (table[..., ::2].contiguous() for table in rotary.tables(source, *shape[1:]))
     q, k = source.normal(*shape), source.normal(*shape)
     return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, shape[-1])
@@ -55,7 +55,7 @@ def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with text tokens, which are not rotated, before the video tokens. The norms have biases."""
+    """Return inputs whose first tokens are text tokens, which RoPE leaves unchanged. The norms have biases."""
     text = min(TEXT, shape[1] // 2)
     cos, sin = rotary.tables(source, shape[1] - text, shape[-1])
     inputs = {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}
@@ -111,7 +111,7 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return the chain of `CogVideoXAttnProcessor2_0`, which rotates the tokens after the text in place."""
+    """Return norm and RoPE as in `CogVideoXAttnProcessor2_0`: RoPE changes only the video tokens after the text."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))

@@ -1,4 +1,4 @@
-"""Forms of `rms_norm`: the norms of Llama, Gemma, T5, diffusers and torch. Only Llama's is timed."""
+"""Benchmarks of `rms_norm`: the norms of Llama, Gemma, T5, diffusers and torch. Only Llama's is timed."""
 
 import references
 import torch
@@ -34,7 +34,7 @@ def inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def llama(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `LlamaRMSNorm`, which Qwen and Mistral also use: it casts before it multiplies by the weight."""
+    """Compute `LlamaRMSNorm` (also in Qwen and Mistral): it casts the normalised value and then applies the weight."""
     h = x.to(torch.float32)
     variance = h.pow(2).mean(-1, keepdim=True)
     h = h * torch.rsqrt(variance + EPS)
@@ -42,7 +42,7 @@ def llama(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gemma(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `GemmaRMSNorm`: it multiplies by `1 + weight` in float32 and casts once."""
+    """Compute `GemmaRMSNorm`: it multiplies by `1 + weight` in float32, and casts the product once."""
     h = x.float()
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     return (h * (1.0 + weight.float())).type_as(x)

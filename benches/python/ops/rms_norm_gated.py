@@ -1,4 +1,4 @@
-"""Forms of `rms_norm_gated`: norms after linear attention (Qwen3-Next, Kimi Linear) and state-space layers (Mamba2)."""
+"""Benchmarks of `rms_norm_gated`, the norm after linear attention (Qwen3-Next, Kimi Linear) and in Mamba2 layers."""
 
 import references
 import torch

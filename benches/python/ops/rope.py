@@ -1,4 +1,4 @@
-"""Forms of `rope`: rotations of q and k by tables, in the layouts of Flux, LTX, Wan, Qwen-Image and language models."""
+"""Benchmarks of `rope`, which rotates q and k by tables, as in Flux, LTX, Wan, Qwen-Image and language models."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def _inputs_qwen_image(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_llama(source: Source, shape: Shape) -> Inputs:
-    """Return q and k `[B, H, S, D]`, as transposed views. k has a quarter of the heads of q."""
+    """Return q and k as transposed views `[B, H, S, D]`, with one key head for four query heads."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.half_tables(source, batch, tokens, dim)
     q, k = source.normal(*shape), source.normal(batch, tokens, heads // 4, dim)
@@ -58,7 +58,8 @@ def _reference_llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x, cos[:, None], sin[:, None])
 
 
-# The calls of oxiwarp. Only Llama's tables have 16 bits. They cause roundings that mode "fast" omits.
+# The calls of oxiwarp. In the case of Llama, the tables have 16 bits. They lead to additional roundings,
+# which mode "fast" omits.
 def _ours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Result:
     return oxiwarp.rope(q, k, cos, sin, mode=mode)
 

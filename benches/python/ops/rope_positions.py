@@ -1,4 +1,4 @@
-"""Forms of `rope_1d` and `rope_3d`: rotations whose angles the kernel computes from positions."""
+"""Benchmarks of `rope_1d` and `rope_3d`, whose kernels compute the rotation angles from token positions."""
 
 import references
 import torch
@@ -10,8 +10,8 @@ import oxiwarp
 from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
-HEIGHT, WIDTH = 30, 52  # patches of Wan's 480p latents
-AXES = (44, 42, 42)  # head dimension 128, split into frames, rows, columns
+HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
+AXES = (44, 42, 42)  # Of the 128 columns of a head, these are rotated by frame, by row and by column.
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
@@ -29,14 +29,14 @@ def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Te
 
 
 def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return angles `[tokens, dim / 2]` for tokens in the order frames, rows, columns."""
+    """Return angles `[tokens, dim / 2]` of video tokens. A token's position is its frame, row and column."""
     token = torch.arange(tokens, device=device)
     grid = (token // (HEIGHT * WIDTH), token // WIDTH % HEIGHT, token % WIDTH)
     return torch.cat([_angles(at, axis, dtype) for at, axis in zip(grid, AXES, strict=True)], dim=-1)
 
 
 def _chain(angles_of, dtype):
-    """Return a chain that computes tables from positions, in float32 or float64, and rotates."""
+    """Return a function that computes cos and sin tables from positions in `dtype`, and then rotates q and k."""
 
     def chain(q: Tensor, k: Tensor) -> Result:
         angles = angles_of(q.shape[1], q.shape[-1], q.device, dtype)
@@ -57,7 +57,7 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Return a grid of whole frames, of whole rows of a frame, or of a part of a row."""
+    """Return the grid `(frames, rows, columns)` of `tokens` tokens. Few tokens make one frame or one row."""
     if tokens < HEIGHT * WIDTH:
         return (1, tokens // WIDTH, WIDTH) if tokens > WIDTH else (1, 1, tokens)
     return (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH)

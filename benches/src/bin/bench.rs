@@ -1,9 +1,10 @@
 //! Measures every op on a GPU and compares it with a device copy: `cargo run --release -p oxiwarp-benches
 //! --bin bench`.
 //!
-//! Each case is a captured graph of at least 20 calls on rotating buffers. Between two calls on the same
-//! buffers, other calls touch three times the L2 cache of an H200. The reported time is the median of the
-//! graph's replays, by CUDA events.
+//! A case is an op with a tensor size. Its calls, 20 or more, are captured in one CUDA graph and rotate
+//! through several buffers. Before a buffer is used again, other calls touch three times the L2 cache of an
+//! H200. The buffer is therefore not in L2. The reported time is the median of several replays of the graph,
+//! measured by CUDA events.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,9 +17,10 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Exit code if every case was measured and no case is slower.
+/// Exit code if every case (op with a tensor size) was measured, and none is slower than in the run of
+/// `--compare`.
 const DONE: u8 = 0;
-/// Exit code if a case is slower than in the run of `--compare`.
+/// Exit code if a case (op with a tensor size) is slower than in the run of `--compare`.
 const SLOWER: u8 = 1;
 /// Exit code of every other error.
 const FAILED: u8 = 3;
@@ -45,11 +47,11 @@ struct Options {
     /// Write the results to FILE: one line per case with GPU, driver, commit and date
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Compare with FILE, which an earlier run wrote: print the ratio of each case and the geometric mean of
-    /// each op
+    /// Compare with FILE, which an earlier run wrote: print new time / old time of each case, and the
+    /// geometric mean of each op
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Percent by which a case may be slower than in the run of --compare
+    /// Percent by which a case may be slower than in FILE of --compare
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
     tolerance: f64,
     /// Number of timed replays of each case's graph
@@ -129,7 +131,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmark that the options select, and returns the exit code.
+/// Measures or lists the cases (ops with tensor sizes) that the options select, and returns the exit code.
 fn run(options: &Options) -> Result<u8> {
     let selected = Selection { ops: options.op.clone(), filter: options.filter.clone() }.cases();
     if selected.is_empty() {
@@ -141,8 +143,8 @@ fn run(options: &Options) -> Result<u8> {
         }
         return Ok(DONE);
     }
-    // Read the old run before the GPU is used. An unreadable file then fails at once, and --csv may name the
-    // same file.
+    // Read the file of `--compare` before the GPU is used, so that an unreadable file fails at once. Read it
+    // also before `--csv` creates its file, because both options may name the same file.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,
@@ -179,7 +181,7 @@ fn measure_all(gpu: &Gpu, options: &Options, selected: &Selected) -> Result<Vec<
     if bench.not_finite.is_empty() { Ok(records) } else { Err(bench.not_finite.join("\nbench: ").into()) }
 }
 
-/// Prints the changes from `old` to `new`, and returns the exit code.
+/// Prints how the times changed from the run `old` to the run `new`, and returns the exit code.
 fn compare(old: &[Record], new: &[Record], tolerance: f64) -> Result<u8> {
     let comparison = Comparison::of(old, new)?;
     if let Some([before, now]) = &comparison.gpus {

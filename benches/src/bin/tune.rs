@@ -2,10 +2,11 @@
 //! op's default. Needs a GPU: `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds
 //! 110 softmax rope]`.
 //!
-//! Writes one line per configuration to `tune.csv` during the run, and prints one line per row length. The
-//! time limit is divided evenly among the cases. When the time of a case is over, its remaining
-//! configurations are skipped and counted. The default configuration is always measured. Refused
-//! configurations are counted, with the first reason.
+//! A case is an op with a tensor size. The program writes one line per configuration to `tune.csv` during the
+//! run, and prints one line per case. It divides the time limit among the cases. If a case exceeds its time,
+//! its remaining configurations are skipped and counted. The default configuration is always measured. The
+//! program also counts the configurations that the op or the GPU refuses, and prints the reason of the first
+//! refusal.
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -90,7 +91,8 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// Checks and times the configurations of `case`, then writes and prints the results.
+    /// Checks and times the launch configurations of `case` (an op with a tensor size). Writes the times to
+    /// `tune.csv` and prints a summary.
     fn measure(&mut self, case: Case, deadline: Instant) -> Result<()> {
         let Outcome { mut times, refused, left_out } = self.try_out(case, deadline)?;
         let (Op { name, .. }, Case { rows, cols, .. }) = (case.op, case);
@@ -165,8 +167,8 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
-        // A case whose kernels must be compiled first may use up to three times its part of the remaining
-        // time.
+        // The remaining time is divided equally among the remaining cases. A case may use three times its
+        // part, because its kernels may have to be compiled first.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

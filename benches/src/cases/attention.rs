@@ -1,4 +1,5 @@
-//! Calls of attention and its gradients, with FLUX.1's heads. A row is a batch, and a column is a token.
+//! Calls of attention and its gradients, with the number of heads of FLUX.1. In the table of cases, the
+//! number of rows is the batch size, and the number of columns is the number of tokens.
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Result, Stream,
     attention_decode_workspace,
@@ -20,7 +21,7 @@ pub(super) const TOKENS: Width = |tokens| tokens * (HEADS * HEAD) as usize;
 pub(super) const LOGARITHMS: Width = |tokens| tokens * HEADS as usize * size_of::<f32>();
 /// Elements of one decoded token's queries.
 pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
-/// Elements of the keys, or of the values, that a decoded token attends to.
+/// Elements of the key tensor, or of the value tensor, that one decoded token attends to.
 pub(super) const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
 
 pub(super) fn attention(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -49,7 +50,8 @@ pub(super) fn attention_backward(device: &Device, t: Operands, stream: Stream) -
     oxiwarp::attention_backward(device, inputs, result, gradients, Attention::default(), stream)
 }
 
-/// Runs attention of one decoded token per batch. A row is a batch, and a column is a key.
+/// Runs attention of one decoded token per batch. `t.rows` is the batch size, and `t.cols` is the number of
+/// keys.
 pub(super) fn attention_decode(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (q, kv, [out, ..]) = ([t.rows, 1, QUERY_HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
     let inputs = AttentionInputs {

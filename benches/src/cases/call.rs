@@ -1,4 +1,4 @@
-//! The operands of one call: slices of the buffers of a pool.
+//! The operands of one benchmark call: slices of the buffers of a `Pool`.
 use std::cell::Cell;
 
 use half::bf16;
@@ -27,7 +27,7 @@ pub struct PartMut<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the elements as a tensor of `shape`.
+    /// Returns the input's elements as a tensor of `shape`.
     ///
     /// # Errors
     /// The buffer has too few elements.
@@ -38,7 +38,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> PartMut<'a> {
-    /// Returns the elements as a tensor of `shape`.
+    /// Returns the result's elements as a mutable tensor of `shape`.
     ///
     /// # Errors
     /// The buffer has too few elements.
@@ -48,7 +48,7 @@ impl<'a> PartMut<'a> {
     }
 }
 
-/// Adds the number of elements of a tensor of `shape` to `viewed`.
+/// Adds the number of elements of a tensor of `shape` to the counter `viewed`.
 fn count(viewed: &Cell<usize>, shape: &[i64]) {
     viewed.set(viewed.get() + shape.iter().product::<i64>() as usize);
 }
@@ -87,7 +87,7 @@ impl<'a> Operands<'a> {
         [self.rows, self.cols]
     }
 
-    /// Returns a vector of `len` values, such as a weight or a scale.
+    /// Returns the first `len` values of vector `number`, for example a weight or a scale.
     ///
     /// # Errors
     /// The vector has fewer than `len` values.

@@ -1,4 +1,5 @@
-//! An op with a tensor size: the bytes that a call moves, and the memory slots that calls use.
+//! A case: an op with a tensor size. Computes the bytes that a call moves, and the slots (offsets in the
+//! buffers) that consecutive calls use.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
@@ -24,7 +25,7 @@ impl Case<'_> {
         format!("{}/{}x{}", self.op.name, self.rows, self.cols)
     }
 
-    /// Returns the bytes that a call must move: each input read once, each result written once.
+    /// Returns the minimum bytes that a call moves: it reads each input once and writes each result once.
     pub fn bytes(&self) -> usize {
         let Op { reads, writes, vectors, others, .. } = self.op;
         let of_row: usize = reads.iter().chain(*writes).map(|width| width(self.cols)).sum();
@@ -36,26 +37,27 @@ impl Case<'_> {
         self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles
     }
 
-    /// Returns the number of memory slots that calls use in rotation; `sets` slots have the same offset. With
-    /// this many slots, no data of a slot is in the cache when the slot is used again.
+    /// Returns the number of memory slots that calls use in rotation. Each slot is an offset in one of `sets`
+    /// sets of tensors. The slots together exceed the L2 cache, so a slot is no longer in L2 when it is used
+    /// again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
-    /// Returns the calls per graph: a multiple of the number of slots, so that each slot is used equally
-    /// often.
+    /// Returns the number of calls per graph. It is a multiple of the number of memory slots (buffer
+    /// offsets), so that each slot is used equally often.
     pub fn calls(&self, sets: usize) -> usize {
         LAUNCHES.next_multiple_of(self.places(sets))
     }
 
-    /// Returns the distance in elements between two consecutive slots of a set.
+    /// Returns the distance in elements between two consecutive slots in the same buffer.
     pub fn step(&self) -> usize {
         let widths = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols));
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
-    /// Makes call number `number`. Calls with consecutive numbers rotate through the slots of a pool for the
-    /// GPU.
+    /// Runs the op once, as call number `number` of a graph. Consecutive calls rotate through the memory
+    /// slots (buffer offsets) of the GPU's `pool`.
     ///
     /// # Errors
     /// The op refuses its operands, or the driver fails.
@@ -78,7 +80,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Between two calls in the same slot, the calls touch more memory than a 60 MB cache keeps.
+    /// Before calls use a memory slot (buffer offset) again, they touch more memory than a cache of 60 MB can
+    /// store.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
@@ -92,7 +95,8 @@ mod tests {
         }
     }
 
-    /// Slots do not overlap. With two sets, the third slot is the second one of the first set.
+    /// Memory slots (buffer offsets) do not overlap. The pool has two sets of tensors, so slot 2 is the
+    /// second slot in the first set.
     #[test]
     fn places_are_apart() {
         let case = Case {

@@ -2,7 +2,7 @@
 use oxiwarp::{Arch, Device, LaunchOverride, Rung, rung};
 
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1_024];
-/// Threads per block for blocks of several teams. A team is the group of threads that share a row.
+/// Threads per block for blocks of several teams. A team is the group of threads that process one row.
 const BLOCKS: &[u32] = &[64, 128];
 /// Threads per block in a cluster.
 const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 768, 1_024];
@@ -10,23 +10,27 @@ const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 
 /// The kinds of launch configurations that ops have.
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
-    /// A rung, that is, one launch configuration from an op's table (its ladder). Each pair is the 16-byte
-    /// packs per thread that a kernel keeps in registers, and its maximum number of threads per team.
+    /// A rung: a launch configuration that gives threads per row and 16-byte packs per thread. The threads of
+    /// a row are a team. Each pair in the fields describes a kernel: packs per thread in registers, and
+    /// maximum threads per team.
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],
-        /// Kernels in which each block of a cluster processes a part of the row.
+        /// Kernels in which a cluster processes one row, and each of its blocks processes a part of the row.
         clusters: &'static [(u32, u32)],
     },
-    /// A rung of a kernel that keeps no row in registers and reads four packs per step.
+    /// A launch configuration of a kernel that keeps no row in registers. In each step, a thread reads four
+    /// 16-byte packs.
     Passes,
-    /// The kernel, the threads per block and the shared memory carveout of a vec4 norm.
+    /// For a norm kernel whose threads load four elements at a time: the kernel, the threads per block and
+    /// the shared memory carveout.
     Vec4s,
-    /// The kernel, the threads per block, and the target number of warps per launch.
+    /// For RoPE and norms of heads: the kernel, the threads per block, and the target number of warps per
+    /// launch.
     Heads,
     /// Threads per block of an element-wise op, up to this number.
     Threads(u32),
-    /// The kernel, threads per block, and blocks per SM of a norm's gradient.
+    /// For the gradient of a norm: the kernel, the threads per block, and the blocks per SM.
     Gradient,
     /// Whether the keys are split among blocks (split-KV).
     Decode,
@@ -35,8 +39,8 @@ pub enum Choices {
 }
 
 impl Choices {
-    /// Returns the configurations for rows of `cols` 16-bit columns. The op's default configuration comes
-    /// first.
+    /// Returns the launch configurations to try for rows of `cols` 16-bit columns. The op's default
+    /// configuration comes first.
     pub fn list(self, device: &Device, cols: usize) -> Vec<LaunchOverride> {
         let own = LaunchOverride::default();
         let mut list = vec![own];
@@ -84,8 +88,8 @@ impl Choices {
                 );
             }
             Self::Gradient => {
-                // LayerNorm has three forms: several rows at a time, one row kept in registers, and rows read
-                // twice.
+                // The gradient of LayerNorm has three kernels: several rows at a time, one row kept in
+                // registers, and rows read twice.
                 let blocks = [vec![own], parallelism(&[1, 2, 3, 4, 5, 6, 8]), threads(&[64, 256])].concat();
                 list.extend(kernels(&blocks, 2));
             }
@@ -96,13 +100,14 @@ impl Choices {
     }
 }
 
-/// Returns whether this many packs in registers can store a row of `packs` packs with less than half of them
-/// unused.
+/// Returns whether registers for `in_registers` packs (16-byte vectors) can store a row of `packs` packs, and
+/// more than half of them are used.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }
 
-/// Returns the rungs that can process a row of `packs` packs with less than half of their registers unused.
+/// Returns the rungs (launch configurations) for a row of `packs` 16-byte packs. Kernels that keep the row in
+/// registers must use more than half of these registers.
 fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32, u32)]) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(in_registers, max) in kernels {
@@ -113,7 +118,7 @@ fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32
     if packs > 2_048 {
         rungs.extend([256, 512].map(|team| rung(packs, 0, team, team)));
     }
-    // On other architectures and on the CPU executor, a cluster is one block.
+    // A cluster has eight blocks on Hopper. On other GPUs and on the CPU executor, it has one block.
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
     if packs > 4_096 || blocks == 1 {
         for &(in_registers, max) in clusters {

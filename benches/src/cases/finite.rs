@@ -1,15 +1,15 @@
-//! Checks cheaply that results are finite for the finite inputs of the pool. `tune` and the tests compare
-//! values.
+//! Checks that the results of a benchmark call are finite. All inputs are finite, so this is a cheap check.
+//! `tune` and the tests compare the values.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Case, Pool, Singles};
 
-/// Number of elements to read at the start, in the middle and at the end of a result.
+/// Number of elements to read at each of three positions of a result: start, middle and end.
 const READ: usize = 64 << 10;
 
 impl Case<'_> {
-    /// Fills the results with poison values, runs the op, and describes the first element read that is not
-    /// finite.
+    /// Fills the results with NaN and runs the op. Then it reads parts of the results, and describes the
+    /// first element that is not finite.
     ///
     /// # Errors
     /// As [`Case::call`]; or a kernel failed.
@@ -56,7 +56,8 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Values};
 
-    /// Every op of the table runs on the CPU executor with a few rows and writes all of its results.
+    /// Every op in the table of benchmarked ops runs on the CPU executor with a few rows, and writes all
+    /// results.
     #[test]
     fn every_op_runs_and_its_results_are_finite() {
         let (cpu, stream) = (Device::cpu(), Stream::default());
@@ -71,7 +72,7 @@ mod tests {
             let mut pool = Pool::new(&cpu, &values, case.step(), 1 << 12, 1).expect("memory");
             let found = case.not_finite(&cpu, &mut pool, stream);
             assert_eq!(found.unwrap_or_else(|error| panic!("{}: {error}", op.name)), None, "{}", op.name);
-            // The widths in the table equal those of the tensors that the call views.
+            // The row widths in the op's table entry must match the tensors that the call creates.
             let widths = op.reads.iter().chain(op.writes).map(|width| width(cols));
             assert_eq!(pool.viewed.get(), rows * widths.sum::<usize>(), "{}", op.name);
         }

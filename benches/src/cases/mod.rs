@@ -1,6 +1,7 @@
-//! The cases of all Rust benchmarks: every op of `oxiwarp`, its measured sizes, and its operands.
+//! The cases of all Rust benchmarks. A case is an op of `oxiwarp` with a tensor size and operands.
 //!
-//! `bench` and criterion measure all cases. `tune` measures the ops that have several launch configurations.
+//! The program `bench` and the criterion benchmarks measure all cases. The program `tune` measures only ops
+//! that have several launch configurations.
 mod attention;
 mod call;
 mod case;

@@ -1,13 +1,14 @@
-//! The description of an op in the table, and the selection of the ops and cases to measure.
+//! The description of a benchmarked op, and the selection of the ops and cases (tensor sizes) to measure.
 use oxiwarp::{Device, Result, Stream};
 
 use super::ops::OPS;
 use super::{Case, Choices, ELEMENTS, Operands};
 
-/// Number of elements of a tensor per row, as a function of the number of columns.
+/// Number of elements of a tensor per row, as a function of the number of columns, e.g. `|cols| 2 * cols`.
 pub type Width = fn(usize) -> usize;
 
-/// Rows of a FLUX.1 image. Vec4 norms use another launch configuration if there are few rows.
+/// A small number of rows: the text and image tokens of FLUX.1. Vec4 norms (four elements per load) have
+/// another launch configuration for few rows.
 const FEW_ROWS: usize = 4_608;
 
 /// Number and shape of an op's f32 results.
@@ -15,11 +16,11 @@ const FEW_ROWS: usize = 4_608;
 pub enum Singles {
     /// This many results with one value per row.
     OfRows(usize),
-    /// This many results with one value per column: a sum over all rows.
+    /// Number of f32 results with one value per column. Each value is a sum over all rows.
     OfColumns(usize),
 }
 
-/// Names of variants in results files up to 2026-11-25, each with its current name.
+/// Names of op variants in results files up to 2026-11-25. Each old name is followed by its current name.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("ada_norm LayerNorm", "ada_norm-layernorm"),
     ("ada_norm RMSNorm", "ada_norm-rmsnorm"),
@@ -28,22 +29,23 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("qk_norm_rope across heads", "qk_norm_rope-across-heads"),
 ];
 
-/// Returns the current name for the name of an op in any results file.
+/// Returns the current name of an op. `name` may be an old name from a results file.
 pub fn current_name(name: &str) -> &str {
     OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(name, |(_, current)| current)
 }
 
 /// An op on bf16 tensors.
 pub struct Op {
-    /// The op's name. A hyphen and the measured variant may follow: `ada_norm-rmsnorm`.
+    /// The op's name. It may end with a hyphen and the measured variant, e.g. `ada_norm-rmsnorm`.
     pub name: &'static str,
     /// Elements per row of each input.
     pub reads: &'static [Width],
     /// Elements per row of each result.
     pub writes: &'static [Width],
-    /// Elements of each parameter that is the same for all rows, such as a weight or a scale.
+    /// Number of elements of each parameter, for example a weight or a scale. All rows use the same
+    /// parameters.
     pub vectors: &'static [Width],
-    /// Bytes per row of inputs with other types, such as a target or the log-sum-exp of a softmax.
+    /// Bytes per row of inputs that are not bf16, such as target classes or log-sum-exp values.
     pub others: Width,
     /// The op's f32 results.
     pub singles: Singles,
@@ -79,8 +81,8 @@ impl Op {
         self.columns.iter().flat_map(rows).collect()
     }
 
-    /// Returns the measured numbers of rows: as many as the largest tensors have room for, and for some ops
-    /// also a few.
+    /// Returns the numbers of rows to measure. The largest one is limited by `max_rows` and by the size of
+    /// the buffers. Ops with `Choices::Vec4s` or `Choices::Heads` are also measured with `FEW_ROWS` rows.
     fn rows_of(&self, cols: usize) -> Vec<usize> {
         let widest = self.reads.iter().chain(self.writes).map(|width| width(cols)).max().unwrap_or(1);
         let max = (ELEMENTS / widest).clamp(1, self.max_rows);
@@ -101,7 +103,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Checks the name of an op that a user gave.
+    /// Checks the name of an op that a user typed, and returns its current name.
     ///
     /// # Errors
     /// No op has this name. The message lists all names.

@@ -1,5 +1,5 @@
-//! Buffers for the operands of an op: pseudo-random rows in more memory than a cache holds, or a few of these
-//! rows.
+//! Buffers for the operands of an op, filled with pseudo-random values. On a GPU they are larger than the L2
+//! cache. For the CPU executor they contain only a few rows.
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -9,21 +9,23 @@ use oxiwarp::{Buffer, Device, Result};
 use super::Op;
 use super::call::{INPUTS, OUTPUTS, Operands, Part, PartMut, VECTORS};
 
-/// Elements of the largest tensor on a GPU: 192 MB, and four sets of tensors exist. Calls with smaller
-/// tensors use consecutive pieces of it.
+/// Number of elements of each large tensor on a GPU (192 MB). Calls on smaller tensors use consecutive slices
+/// of a large tensor.
 pub const ELEMENTS: usize = 96 << 20;
 /// Number of sets of tensors on a GPU.
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of the log-sum-exp input of backward passes, and of the incoming gradient of each loss. 8 is about
-/// the log-sum-exp of 3000 zeros.
+/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. It is
+/// about the log-sum-exp of 3000 zeros.
 const LOGARITHM: f32 = 8.0;
-/// Offset in elements between the values of one input and of the next.
+/// All inputs are slices of one random vector. The slices of two consecutive inputs start this many elements
+/// apart.
 const SKEW: usize = 4_099;
 /// Number of classes: every target is below it.
 const CLASSES: usize = 512;
-/// Maximum number of blocks that write partial column sums, for two gradients: eight per SM of an H200.
+/// Maximum number of vectors of partial column sums: one per block and gradient (weight and bias), with eight
+/// blocks per SM of an H200.
 const BLOCKS: usize = 2 * 8 * 132;
 
 /// The values of all inputs.
@@ -46,7 +48,7 @@ impl Values {
     }
 }
 
-/// The tensors on a device, in several sets that calls use in rotation.
+/// The tensors on a device: several sets of inputs and results. Consecutive calls use different sets.
 pub struct Pool {
     x: [Vec<Buffer<bf16>>; INPUTS],
     y: [Vec<Buffer<bf16>>; OUTPUTS],
@@ -58,7 +60,8 @@ pub struct Pool {
     logarithms: Buffer<f32>,
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
-    /// Number of elements of all row tensors that calls have viewed. A test compares it with the table.
+    /// Number of elements of all row tensors that calls have used. A test compares it with the number that
+    /// the op's description gives.
     pub(super) viewed: Cell<usize>,
 }
 
@@ -77,7 +80,7 @@ struct Sizes {
 }
 
 impl Pool {
-    /// Makes a pool for a GPU that fits every case of `ops`.
+    /// Makes a pool of tensors on a GPU. It is large enough for every case (tensor size) of `ops`.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -87,8 +90,8 @@ impl Pool {
         Self::with(device, values, (ELEMENTS, COLUMNS, SETS), operands)
     }
 
-    /// Makes `sets` tensors of `len` elements for each input and each result, with rows of up to `max`
-    /// columns.
+    /// Makes a pool with `sets` tensors for each input and each result. A tensor has `len` elements, and a
+    /// row has at most `max` columns.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -112,7 +115,8 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Makes a pool on the CPU with the rows `rows` of all tensors of `op`, each row of `cols` columns.
+    /// Makes a pool of CPU tensors for one call of `op`. Its inputs are the rows `rows` of the full inputs,
+    /// with `cols` columns per row.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -155,8 +159,9 @@ impl Pool {
         })
     }
 
-    /// Returns tensors of `rows` rows of `cols` columns for slot `place`. Consecutive slots use different
-    /// sets; after the last set, the offset in each set grows by `step` elements.
+    /// Returns operands of `rows` rows and `cols` columns in memory slot (buffer offset) `place`. Consecutive
+    /// slots are in different sets of tensors. After the last set, the next slot is in the first set, `step`
+    /// elements further.
     pub fn operands(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Operands<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         let viewed = &self.viewed;
@@ -174,7 +179,8 @@ impl Pool {
         }
     }
 
-    /// Fills the results of call number 0 with poison values, which are not finite.
+    /// Fills the results in the first memory slot (buffer offset) with NaN. A test then finds elements that a
+    /// kernel does not write.
     ///
     /// # Errors
     /// A driver error.
@@ -185,7 +191,7 @@ impl Pool {
         self.singles.iter_mut().try_for_each(|single| single.copy_from(&self.no_numbers, stream))
     }
 
-    /// Returns the elements `range` of a bf16 result of call number 0.
+    /// Returns the elements `range` of bf16 result `number` in the first memory slot (buffer offset).
     ///
     /// # Errors
     /// A kernel failed.
@@ -193,7 +199,7 @@ impl Pool {
         Ok(self.y[number][0].download_part(range)?.iter().map(|y| y.to_f32()).collect())
     }
 
-    /// Returns the elements `range` of an f32 result.
+    /// Returns the elements `range` of f32 result `number`.
     ///
     /// # Errors
     /// As [`Pool::result`].

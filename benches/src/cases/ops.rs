@@ -5,7 +5,8 @@ use super::{Choices, Op, Singles, Width, norms, rows};
 const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes per row of the target; `TARGET_AND_LOSS` adds the log-sum-exp and the loss gradient.
+/// Bytes per row of the target class. `TARGET_AND_LOSS` adds the bytes of the log-sum-exp and the loss
+/// gradient.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 
@@ -24,7 +25,7 @@ const NONE: Singles = Singles::OfRows(0);
 const IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
 const TWO_IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
-/// Makes the entry of an op without parameters that the CPU executor can check on a few rows.
+/// Makes the table entry of an op without parameters. The CPU executor can compute a few of its rows.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
     Op {
         name,

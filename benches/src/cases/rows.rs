@@ -1,4 +1,4 @@
-//! Calls of the ops with ladders (tables of launch configurations), of the element-wise ops, and of RoPE.
+//! Calls of RMSNorm, softmax, cross-entropy, element-wise ops and RoPE with the operands of a benchmark.
 use oxiwarp::{
     Activation, Angles, CrossEntropy, Device, Gate, GatedActivation, GatedResidual, Heads, HeadsOrder,
     QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream,
@@ -99,7 +99,8 @@ pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Re
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
 
-/// Runs on queries and keys of `[1, rows, cols]`, as heads of 128 columns. The tables have 128 columns too.
+/// Rotates queries and keys of shape `[1, rows, cols]`, whose heads have 128 columns. With `params`, it
+/// applies QK norm before. The cos and sin tables have shape `[rows, 128]`.
 fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),

@@ -1,4 +1,4 @@
-//! Compares two runs: the ratio of the new time to the old time of each case.
+//! Compares two runs of `bench`: divides the new time of each case (op with a tensor size) by its old time.
 use std::collections::HashMap;
 
 use super::Record;
@@ -12,7 +12,7 @@ pub struct Change {
     pub rows: usize,
     /// Columns.
     pub columns: usize,
-    /// Time in microseconds in the old run and in the new run.
+    /// Microseconds per call in the old run and in the new run.
     pub us: [f64; 2],
 }
 
@@ -26,16 +26,17 @@ impl Change {
 /// The comparison of two runs.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The cases that both runs have, in the order of the new run.
+    /// The cases (ops with tensor sizes) that both runs measured, in the order of the new run.
     pub changes: Vec<Change>,
     /// Number of cases that only the new run has.
     pub only_new: usize,
-    /// The GPUs of the old and the new run, if they differ.
+    /// The names of the GPUs of the old run and the new run. `None` if the runs used the same GPU model.
     pub gpus: Option<[String; 2]>,
 }
 
 impl Comparison {
-    /// Compares `new` with `old`. Cases that only `old` has are ignored, because a run can select a few ops.
+    /// Compares the run `new` with the run `old`. A case is an op with a tensor size. Cases that only `old`
+    /// has are ignored, because the new run may have measured only a few ops.
     ///
     /// # Errors
     /// The runs have no case in common.
@@ -57,8 +58,8 @@ impl Comparison {
         Ok(Self { only_new: new.len() - changes.len(), changes, gpus })
     }
 
-    /// Returns for each op the geometric mean of its ratios and the number of its cases, in the order of the
-    /// new run.
+    /// Returns one entry per op: its name, the geometric mean of new time / old time, and the number of its
+    /// cases. The order of the ops is that of the new run.
     pub fn means(&self) -> Vec<(&str, f64, usize)> {
         let mut sums: Vec<(&str, f64, usize)> = vec![];
         for change in &self.changes {

@@ -1,4 +1,4 @@
-//! Where and when a measurement was made: GPU, driver, commit and date.
+//! The origin of a measurement: GPU, driver, commit and date.
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
@@ -18,15 +18,15 @@ pub struct Environment {
     pub gpu: String,
     /// The version of its driver.
     pub driver: String,
-    /// The commit of the checkout, with `-dirty` if it has modified files.
+    /// The git commit of the working directory, with the suffix `-dirty` if it has modified files.
     pub commit: String,
     /// Date and time, UTC.
     pub date: String,
 }
 
 impl Environment {
-    /// Describes a measurement on `device` that starts now. The commit is `OXIWARP_COMMIT`, or the commit of
-    /// the working directory.
+    /// Describes a measurement on `device` that starts now. The commit comes from the environment variable
+    /// `OXIWARP_COMMIT`, or else from the git repository of the working directory.
     pub fn of(device: &Device) -> Self {
         let commit = std::env::var("OXIWARP_COMMIT").ok().filter(|commit| !commit.is_empty());
         Self {
@@ -38,7 +38,7 @@ impl Environment {
     }
 }
 
-/// Returns the first number with dots in the first line of `file`, such as `580.159.04`.
+/// Returns the driver version in the first line of `file`: the first number with dots, e.g. `580.159.04`.
 fn driver_version(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     version_in(text.lines().next()?).map(Into::into)

@@ -1,4 +1,4 @@
-//! The output of `bench`: one record per case as CSV and as a table, comparisons of runs, and a progress bar.
+//! The output of `bench`: the measurements as CSV and as tables, comparisons of runs, and a progress bar.
 mod compare;
 mod environment;
 mod progress;

@@ -3,8 +3,8 @@ use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The progress bar of a run over a known number of cases. Without a terminal, the bar is invisible, but
-/// `print` still prints its line.
+/// The progress bar of a run over a known number of cases (ops with tensor sizes). If stderr is not a
+/// terminal, the bar is invisible. `print` then still prints its line.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
@@ -17,12 +17,12 @@ impl Progress {
     fn on(target: ProgressDrawTarget, cases: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-        // This constant template is valid, as the test below shows. A template error would leave the default
-        // style.
+        // The constant template is valid, and a unit test checks it. If it were invalid, the bar would have
+        // indicatif's default style.
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 
-    /// Shows the case, or the step of a case, that runs now.
+    /// Shows in the bar what runs now: a case (an op with a tensor size), or one configuration of a case.
     pub fn show(&self, what: impl Display) {
         self.0.set_message(what.to_string());
     }

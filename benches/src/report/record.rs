@@ -1,4 +1,4 @@
-//! The measured time of a case, and its line in a CSV file.
+//! The measured time of a case (an op with a tensor size), and its line in a CSV file.
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Environment;
 use crate::cases::{Case, current_name};
 
-/// The measured time of a case. The fields are the columns of the CSV file.
+/// The measured time of a case (an op with a tensor size). The fields are the columns of the CSV file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Record {
     /// The op, with its variant.
@@ -24,7 +24,8 @@ pub struct Record {
     pub us: f64,
     /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time in microseconds of a device-to-device copy that reads and writes `bytes` bytes in total.
+    /// Time in microseconds of a device-to-device copy. It reads and writes `bytes` bytes in total, as the
+    /// call does.
     pub copy_us: f64,
     /// The copy's time divided by the call's time.
     pub of_copy: f64,
@@ -39,7 +40,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the record of `case`. The call took `time`, and a copy of the same number of bytes took `copy`.
+    /// Makes the record of `case` (an op with a tensor size). `time` is the time of one call, and `copy` is
+    /// the time of a device copy that moves as many bytes.
     pub fn new(case: &Case, time: Duration, copy: Duration, environment: &Environment) -> Self {
         let Environment { gpu, driver, commit, date } = environment.clone();
         let [seconds, copy] = [time.as_secs_f64(), copy.as_secs_f64()];
@@ -59,7 +61,8 @@ impl Record {
         }
     }
 
-    /// Returns the op, the rows and the columns, which identify a case.
+    /// Returns the op, the number of rows and the number of columns. Together they identify a case of the
+    /// benchmark.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }
@@ -90,7 +93,7 @@ impl<W: Write> Writer<W> {
         Self(csv::Writer::from_writer(to))
     }
 
-    /// Writes one line, and the header before the first line.
+    /// Writes the record as one line. The first call also writes the header line.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -103,7 +106,7 @@ impl<W: Write> Writer<W> {
 /// Reads the records of a CSV file that `bench` wrote.
 ///
 /// # Errors
-/// The file cannot be read, has no record, or has a malformed line. The message names the line.
+/// The file cannot be read, has no record, or has a malformed line. The message names the malformed line.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let named = |problem: String| format!("{}: {problem}", path.display());
     let file = File::open(path).map_err(|error| named(error.to_string()))?;

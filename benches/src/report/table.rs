@@ -34,14 +34,14 @@ pub fn of_changes(changes: &[Change], tolerance: f64) -> Table {
     table(&["op", "rows x columns", "old µs", "new µs", "new / old", ""], changes.iter().map(row))
 }
 
-/// Returns the table of geometric means, with the number of cases per op.
+/// Returns a table with one line per op: the number of cases, and the geometric mean of new time / old time.
 pub fn of_means(means: &[(&str, f64, usize)]) -> Table {
     let row =
         |(op, mean, count): &(&str, f64, usize)| vec![(*op).into(), format!("{count}"), format!("{mean:.3}")];
     table(&["op", "cases", "geometric mean of new / old"], means.iter().map(row))
 }
 
-/// Makes a table with a left-aligned first column and right-aligned other columns.
+/// Makes a table whose first column is left-aligned. All other columns are right-aligned.
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     let aligned = |cells: Vec<String>| {

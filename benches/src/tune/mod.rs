@@ -1,5 +1,5 @@
-//! Tries launch configurations: checks the results of each, and times the correct ones against the op's
-//! default.
+//! Tries the launch configurations of an op: runs each configuration and compares its results with expected
+//! values.
 mod results;
 mod trial;
 

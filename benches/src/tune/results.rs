@@ -1,4 +1,4 @@
-//! Collects the results of a call in a few bands of rows, and compares them.
+//! Reads the results of a call from three groups of rows, and compares them with expected values.
 use std::ops::Range;
 use std::slice::from_ref;
 
@@ -6,7 +6,8 @@ use oxiwarp::{Device, Result, Stream};
 
 use crate::cases::{Case, Op, Pool, Singles, Values};
 
-/// Number of rows to compare in each of three bands, if the rows are short.
+/// Number of rows to compare at the start, in the middle and at the end. If rows are long, fewer are
+/// compared.
 const ROWS: usize = 4;
 /// Approximate number of elements to compare per band.
 const COMPARED: usize = 16 << 10;
@@ -19,7 +20,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads the results of call number 0 in `bands`, and its sums over all rows.
+    /// Reads results of the last call from the pool: the rows in `bands`, and all sums over rows.
     pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
         let of_bands =
             bands.iter().map(|interval| of_rows(op, cols, pool, interval)).collect::<Result<Vec<_>>>()?;
@@ -36,8 +37,8 @@ impl Results {
         Self::of(case.op, case.cols, &pool, from_ref(&(0..count)))
     }
 
-    /// Describes the first value that differs too much. Row results may differ by two bf16 roundings. Sums
-    /// over all rows may differ by the effect of the summation order.
+    /// Describes the first value that differs by more than the tolerance. The tolerance for row results is
+    /// about two bf16 roundings. For sums over all rows, it allows another order of summation.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
@@ -45,7 +46,7 @@ impl Results {
     }
 }
 
-/// Returns the bands of rows to compare: the first rows, rows in the middle, and the last rows.
+/// Returns the ranges of rows to compare: the first rows, rows in the middle, and the last rows.
 pub(super) fn bands(case: &Case) -> Vec<Range<usize>> {
     let count = (COMPARED / case.cols).clamp(1, ROWS).min(case.rows);
     [0, (case.rows - count) / 2, case.rows - count].map(|first| first..first + count).to_vec()
@@ -64,8 +65,8 @@ fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result
     Ok(results)
 }
 
-/// Describes the first element whose error exceeds `share` times the sum of its own and the mean magnitude in
-/// `theirs`.
+/// Describes the first element with `|ours - theirs| > share * (|theirs| + mean)`. `mean` is the mean
+/// magnitude of `theirs`.
 fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
     let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
     let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);

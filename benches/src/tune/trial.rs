@@ -1,4 +1,5 @@
-//! Runs the launch configurations of a case, one by one, and checks the results of each.
+//! Runs the launch configurations of one case (an op with a tensor size), and checks the results of each
+//! configuration.
 use std::collections::HashSet;
 use std::ops::Range;
 use std::slice::from_ref;
@@ -8,7 +9,8 @@ use oxiwarp::{Device, Error, LaunchOverride, Result, Stream};
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};
 
-/// Number of rows for which the CPU executor computes the column sums: several blocks and a tail.
+/// Number of rows in the check of column sums by the CPU executor. The kernels process so many rows in
+/// several blocks, and the last block is not full.
 const SUMMED: usize = 37;
 
 /// A launch configuration whose results are correct.
@@ -27,7 +29,7 @@ pub enum Verdict {
     Right(Trial),
     /// The results are wrong. The text gives the expected value.
     Wrong(String),
-    /// The op or the device refuses the configuration. The text gives the reason.
+    /// The op or the device refuses the launch configuration. The text gives the reason.
     Refused(String),
     /// An earlier configuration made the same launches.
     Known,
@@ -37,16 +39,17 @@ pub enum Verdict {
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// The expected results in the bands and of the sums over all rows, as far as they are known.
+    /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
+    /// executor does not compute come from the first configuration.
     expected: Option<Results>,
-    /// For an op that sums over all rows: a second case with few rows, and the sums that the CPU executor
-    /// computes for this case.
+    /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
+    /// executor.
     few: Option<(Case<'c>, Results)>,
     seen: HashSet<String>,
 }
 
 impl<'c> Checks<'c> {
-    /// Computes the expected results that the CPU executor can provide.
+    /// Computes the expected results on the CPU executor, if it is fast enough for this op.
     ///
     /// # Errors
     /// The op's default configuration fails on the CPU executor.
@@ -66,11 +69,12 @@ impl<'c> Checks<'c> {
         Ok(Self { case, bands, expected, few, seen: HashSet::new() })
     }
 
-    /// Runs a configuration; the first call must pass the op's default configuration.
+    /// Runs the op with the configuration `choice` and checks its results. The first call must pass the op's
+    /// default configuration.
     ///
-    /// The results must equal the CPU executor's, and so must the sums over a few rows. Sums over all rows
-    /// must equal those of the default configuration. The same holds for results that the executor would need
-    /// too long for.
+    /// The CPU executor computes the expected values of some rows, and of the column sums over a few rows. It
+    /// is too slow for some ops and for column sums over all rows. There, the results must equal those of the
+    /// default configuration.
     ///
     /// # Errors
     /// The op's default configuration does not run, or a kernel failed.
@@ -118,8 +122,8 @@ impl<'c> Checks<'c> {
     }
 }
 
-/// Returns whether the op or the device refuses the configuration. Examples: the rung's registers cannot
-/// store the row, or the block exceeds the kernel's launch bounds.
+/// Returns whether the error means that the op or the device refuses the launch configuration. Examples: the
+/// row does not fit into the registers, or the block exceeds the kernel's launch bounds.
 fn is_refusal(error: &Error) -> bool {
     const INVALID_VALUE: u32 = 1;
     const OUT_OF_RESOURCES: u32 = 701;
@@ -138,7 +142,8 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Op};
 
-    /// Returns the configurations that the executor accepts for `case`, and asserts that all are correct.
+    /// Returns the launch configurations that the CPU executor accepts for `case`. Panics if one gives a
+    /// wrong result.
     fn right(case: Case) -> Vec<Trial> {
         let (cpu, stream) = (Device::cpu(), Stream::default());
         let values = Values::new(case.step().max(1 << 14));
@@ -159,7 +164,8 @@ mod tests {
         OPS.iter().find(|op| op.name == name).expect("it is listed")
     }
 
-    /// Checks every configuration of every op. Several kernels of each op can process these rows.
+    /// Checks every launch configuration of every op. The row lengths are chosen so that several kernels of
+    /// an op can process them.
     #[test]
     fn every_configuration_is_right_on_the_executor() {
         for op in OPS.iter().filter(|op| !matches!(op.choices, Choices::Nothing)) {
@@ -176,8 +182,8 @@ mod tests {
         }
     }
 
-    /// Covers the three forms of the kernel: several rows at a time, one row kept in registers, and rows read
-    /// twice. Each block processes more than one group of rows.
+    /// The configurations of LayerNorm's gradient use all three kinds of kernels: several rows at a time, one
+    /// row kept in registers, and rows read twice.
     #[test]
     fn every_form_of_a_gradient_is_tried() {
         for (cols, operands) in [(1_536, "rows2_block2"), (3_072, "block3")] {

@@ -1,5 +1,5 @@
-"""Tests of `fusions.core.ops`: each operator that torch.compile leaves to Inductor has a torch version with the
-operator's results and roundings."""
+"""Tests of `fusions.core.ops`, the operators that patched modules call. Under torch.compile, some of them run as torch
+code, so that Inductor can fuse them."""
 
 import inspect
 
@@ -15,7 +15,7 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Yield name, positional and keyword arguments of test calls for every operator in `INDUCTOR`."""
+    """Yield name, positional and keyword arguments of test calls for the operators that are left to Inductor."""
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -27,8 +27,9 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """The torch version of each `INDUCTOR` operator returns the operator's result within rounding errors. On a GPU,
-    16-bit results are equal bit for bit. On the CPU executor, the exponentials differ from torch's in the last bits."""
+    """Operators that are left to Inductor have a torch version for torch.compile. It returns the operator's result
+    within rounding errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's exponentials differ in
+    the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -46,23 +47,22 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
 
 
 def test_signatures():
-    """Every operator in `fusions.core.ops`, from which fused blocks import, has the signature of the public
-    operator."""
+    """Operators in `fusions.core.ops`, which patched modules import, have the signatures of the public operators."""
     for name in oxiwarp.ops.__all__:
         ours, public = getattr(ops, name), getattr(oxiwarp, name)
         assert inspect.signature(ours) == inspect.signature(public), name
 
 
 def test_the_others_are_the_operators():
-    """Every operator in `fusions.core.ops` is the public operator, except operators in `INDUCTOR`, for which Inductor
-    generates faster code."""
+    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators. For these, the
+    code that Inductor generates is faster."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
-    """The notes of a report name an `INDUCTOR` operator if the patched model uses this operator, and only then."""
+    """The notes of a report name an operator that is left to Inductor exactly if the patched model uses it."""
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

@@ -1,5 +1,5 @@
-"""Tests of `patch` on language models of transformers: values, gradients, KV cache and torch.compile of Llama, its
-relatives, Falcon and T5."""
+"""Tests of `patch` on language models of transformers (Llama and similar, Falcon, T5): values, gradients, KV cache and
+torch.compile."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ SIZES = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-# By model name: operators that one forward of two patched layers calls, with the number of calls.
+# By model name: the operators that one forward of a patched model with two layers calls, and how often.
 CALLS = {
     "Llama": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
     "Mistral": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
@@ -52,7 +52,7 @@ def build(name, dtype=torch.float32, device="cpu", **options):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Count the calls of each operator from fused methods, by operator name."""
+    """Count how often patched modules call each oxiwarp operator, by operator name."""
     seen = Counter()
 
     def spy(name, op):
@@ -73,8 +73,8 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models(name, dtype, device, calls):
-    """A patched model calls the expected operators and matches the unpatched model within rounding errors. `unpatch`
-    restores the exact result. Norm kernels sum a row in another order than torch, which rarely changes a 16-bit
+    """A patched model calls the expected operators and matches the unpatched model within rounding errors. The rounding
+    errors exist because oxiwarp and torch sum the elements of a row in another order. `unpatch` restores the exact
     result."""
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
@@ -89,8 +89,7 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """In a patched model, one token after a cached prompt gets the hidden state that a forward of the whole sequence
-    gives it."""
+    """A patched model gives a token the same hidden state with a KV cache as without a cache."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -100,8 +99,8 @@ def test_cache(name, device):
 
 
 def test_masked_and_partial():
-    """Patched models match the unpatched models with a padding mask. The same holds for Phi-3 if RoPE rotates only half
-    of each head's columns."""
+    """With a padding mask, patched Llama and Phi-3 models match the unpatched models. In the Phi-3 model, RoPE rotates
+    only half of each head's columns."""
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
         mask[0, :4] = 0
@@ -118,13 +117,13 @@ def test_compile(name):
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    # Compiled, the gated activation is torch's. On the CPU its exponential differs in the last bits from
-    # oxiwarp's.
+    # Under torch.compile, the gated activation is torch code. On the CPU, torch's exponential differs in the
+    # last bits from oxiwarp's, which eager mode uses.
     assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
 def test_training():
-    """The gradients of all parameters through the fused layers match those of the unpatched model."""
+    """The gradients of all parameters of a patched model match those of the unpatched model."""
     stock, patched = (build("Qwen3").requires_grad_(True) for _ in range(2))
     oxiwarp.patch(patched, cpu_kernels=True)
     with torch.enable_grad():
@@ -135,8 +134,8 @@ def test_training():
 
 
 def test_left():
-    """`patch` skips an MLP with an unsupported activation and a layer with unknown source code. The report gives the
-    reason."""
+    """`patch` skips an MLP with an unsupported activation, and a decoder layer whose source code it does not know. The
+    report gives the reasons."""
     reasons = {row.reason for row in oxiwarp.patch(build("Llama", hidden_act="relu"), cpu_kernels=True)}
     assert "its activation is ReLU" in reasons
     report = oxiwarp.patch(build("Olmo2"), cpu_kernels=True)
@@ -144,7 +143,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If `patch` excludes the norms, a fused layer does not compute them by `add_rms_norm`. RoPE stays fused."""
+    """If the user excludes norms from `patch`, a patched layer calls `rope`, but not `add_rms_norm`."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)
@@ -153,7 +152,7 @@ def test_without_its_norm(calls):
 
 
 def test_another_norm(calls):
-    """A patched layer runs its original method if its norm was replaced by a patched norm of another class."""
+    """A patched layer runs its original `forward` if one of its norms was replaced by a norm of another class."""
     stock, model = build("Llama"), build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     for layers in (stock.layers, model.layers):
@@ -163,7 +162,7 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Falcon variants: configuration, and the number of `rope` calls in a forward of two layers.
+# Falcon variants: options of the configuration, and the number of `rope` calls in a forward of two layers.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
@@ -186,8 +185,8 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device, calls):
-    """If `patch` excludes its LayerNorms, Falcon returns the last hidden states bit for bit. Fully patched, Falcon
-    generates the same tokens."""
+    """If the user excludes LayerNorms from `patch`, Falcon returns the original hidden states bit for bit. If all
+    modules are patched, Falcon generates the original tokens."""
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
     tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
@@ -203,8 +202,8 @@ def test_falcon(kind, dtype, device, calls):
 
 
 def test_falcon_own_method(calls):
-    """A patched Falcon runs its original attention under `attn_implementation="eager"`. With SDPA it matches the
-    unpatched model, also with padding and compiled."""
+    """With `attn_implementation="eager"`, a patched Falcon runs its original attention. With SDPA it runs oxiwarp's
+    `rope` and matches the unpatched model, also with padding and compiled."""
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
     mask[0, :4] = 0
@@ -220,8 +219,8 @@ def test_falcon_own_method(calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_t5(dtype, device):
-    """`patch` replaces only norms in T5. The encoder's hidden states match the unpatched model, and the decoder
-    generates the same tokens."""
+    """In T5, `patch` replaces only norms. The encoder's hidden states match the unpatched model, and the decoder
+    generates the same tokens as the unpatched model."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

@@ -1,5 +1,5 @@
-"""Tests of patched decoders without gradients and under torch.compile: modules that are bypassed, attention masks that
-are omitted, and operators that are left to Inductor."""
+"""Tests of optimizations in patched language models. Without gradients, layers do not call their submodules. Under
+torch.compile, attention masks are omitted, and some operators are left to Inductor."""
 
 import copy
 import functools
@@ -20,8 +20,7 @@ CACHED += [("Qwen3", BF16), ("Qwen3", torch.float16), ("Qwen3", torch.float32)]
 
 
 def decode(model, prompt=11):
-    """Return the last hidden states of a prompt and of the following tokens, which are decoded one by one with a
-    cache."""
+    """Decode with a KV cache: first the prompt, then tokens one by one. Return the hidden states of all tokens."""
     ids = IDS.to(model.device)
     y = model(input_ids=ids[:, :prompt], use_cache=True)
     states = [y.last_hidden_state]
@@ -33,8 +32,8 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """A patched decoder bypasses module calls only if gradients are disabled. The hidden states are the same bits as
-    with module calls."""
+    """Without gradients, a patched layer computes its linears without calling the modules. The results are the same
+    bits as with gradients, where it calls the modules."""
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.enable_grad():
@@ -47,8 +46,7 @@ def test_without_gradients(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_one_by_one(name, monkeypatch):
-    """Without gradients, a patched model calls its layers and no module inside them. With gradients it calls all of
-    their modules."""
+    """The layers of a patched model call all of their submodules with gradients, and none without gradients."""
     model, calls, own = build(name), Counter(), nn.Module.__call__
 
     def call(self, *args, **kwargs):
@@ -67,8 +65,8 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """`patch` replaces an attention whose class inherits from a supported class but is defined in another Python
-    module. This other module lacks the transformers functions that the fusion looks up."""
+    """`patch` replaces an attention whose class is derived from a supported class in another Python file. It finds the
+    transformers functions that it needs in the file of the supported class."""
     model = build("Llama")
     for layer in model.layers:
         layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
@@ -81,8 +79,8 @@ def test_subclass_in_another_module(grad):
 
 
 def test_attributes_over_parameters():
-    """Decoding reads a weight that an instance attribute hides in the same way as the module's original forward.
-    Without gradients, patched layers read the weights of their submodules and do not call these submodules."""
+    """Without gradients, a patched layer reads `linear.weight` and does not call `linear`. If an instance attribute
+    hides this parameter, the layer reads the attribute, as `nn.Linear.forward` does."""
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
@@ -96,8 +94,7 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and an additional
-    parameter."""
+    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and a parameter `scale`."""
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -110,9 +107,8 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """Compile the model and run it for each step. Return, per captured graph, the number of oxiwarp operators and a
-    list of mask flags. A mask flag is True if the attention call in the graph has a mask. A step is a function that
-    returns keyword arguments."""
+    """Compile the model and call it for each step, a function that returns keyword arguments. Return a pair for each
+    graph: the number of oxiwarp operators, and for each attention call whether it has a mask."""
     seen = []
 
     def backend(graph, _):
@@ -130,7 +126,7 @@ def graphs(model, *steps, dynamic=None):
 
 
 def after_prompt(model, cache):
-    """Fill `cache` with a prompt, and return the arguments for the next token."""
+    """Run a prompt, which fills the KV cache `cache`. Return the model's arguments for the next token."""
     model(input_ids=IDS[:, :-1], past_key_values=cache, use_cache=True)
     return dict(input_ids=IDS[:, -1:], past_key_values=cache, use_cache=True)
 
@@ -146,8 +142,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Compiled, a patched decoder omits the attention mask for an unpadded prompt and for one token after it. SDPA
-    computes these cases without a mask."""
+    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. This is
+    the case for a prompt without padding, and for one token after it."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))
@@ -155,8 +151,8 @@ def test_no_masks(patched, dynamic):
 
 
 def masked_steps():
-    """Yield name and argument builder of calls that need a mask: padding, packed sequences, a static cache, several
-    tokens after a prompt."""
+    """Yield name and arguments of calls that need an attention mask: padding, packed sequences, a static cache, and
+    several tokens after a prompt."""
     transformers = pytest.importorskip("transformers")
     padding = torch.ones_like(IDS)
     padding[0, :4] = 0
@@ -170,7 +166,7 @@ def masked_steps():
 
 @pytest.mark.parametrize("name", ["padding", "packed", "static", "some"])
 def test_masks(patched, name):
-    """Compiled, a patched decoder keeps the attention mask for every call of `masked_steps`."""
+    """Under torch.compile, a patched language model keeps the attention mask for calls that need it."""
     (stock, model), step = patched, dict(masked_steps())[name]
     assert [masks for _, masks in graphs(model, lambda: step(model))] == [[True, True]]
     assert torch.allclose(model(**step(model))[0], stock(**step(stock))[0], rtol=0, atol=1e-5)
@@ -184,8 +180,8 @@ def test_window():
 
 
 def test_few_rows(monkeypatch):
-    """torch.compile traces the original code for calls of at most `inductor.MOST` elements on a GPU. It keeps the
-    oxiwarp kernels if the size is dynamic or larger than the limit."""
+    """On a GPU, torch.compile traces the original code for inputs of at most `inductor.MOST` elements, because
+    Inductor's code is faster for small inputs. For larger or dynamic sizes, the graph contains oxiwarp's operators."""
     model = build("Qwen3")
     oxiwarp.patch(model, cpu_kernels=True)
     step = lambda: dict(input_ids=IDS, use_cache=False)  # noqa: E731

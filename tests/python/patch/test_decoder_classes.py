@@ -1,5 +1,4 @@
-"""Tests of the decoder fusions on every transformers class whose source code they recognise, whatever the class
-name."""
+"""Tests of `patch` on every decoder layer and attention class of transformers whose source code it supports."""
 
 import importlib
 import inspect
@@ -42,7 +41,7 @@ CONFIG = dict(
 
 @pytest.fixture
 def spy():
-    """Register an attention implementation named "spy", and yield the list of calls that it records."""
+    """Register an attention implementation named "spy" in transformers. Yield the list of the calls that it records."""
     interface, seen = pytest.importorskip("transformers").AttentionInterface, []
 
     def attention(module, query, key, value, mask, **options):
@@ -55,8 +54,8 @@ def spy():
 
 
 def test_attention(spy):
-    """A fused decoder attention passes the same arguments to the attention function as the original `forward`, for a
-    prompt and for one token."""
+    """A patched attention module passes the same arguments to the attention function as the original `forward`. The
+    inputs are a prompt and a single token."""
     for name, cls in known("decoder.attention").items():
         torch.manual_seed(0)
         module = cls(SimpleNamespace(**CONFIG), 0).eval().requires_grad_(False)
@@ -93,7 +92,8 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# Configuration classes that follow neither from an annotation nor from the layer's class name.
+# Configuration classes of layers for which neither an annotation nor the layer's name gives the
+# configuration.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",
@@ -107,8 +107,8 @@ LEFT = {
 
 
 def configuration(name, cls):
-    """Build a small configuration for a decoder layer. Sizes are set after construction, because some configuration
-    classes check their combination."""
+    """Build a small configuration for a decoder layer. Sizes are set as attributes, because some configuration classes
+    check the arguments of the constructor."""
     module = importlib.import_module(cls.__module__.replace("modeling_", "configuration_"))
     annotated = inspect.signature(cls.__init__).parameters["config"].annotation
     annotated = getattr(annotated, "__name__", annotated)
@@ -130,8 +130,8 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """Every supported decoder layer returns its original result with its own norms and MLP or experts. `patch` skips
-    exactly the layers in `LEFT`. In these layers, the norm after the attention is not an RMSNorm or has no weight."""
+    """Every supported decoder layer matches its original result after `patch`. `patch` skips exactly the layers in
+    `LEFT`, whose norm after the attention is not an RMSNorm or has no weight."""
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)
@@ -151,8 +151,8 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """`patch` reports no encoder class as skipped. Names such as `T5Attention` and `CLIPMLP` match the patterns for
-    decoder classes."""
+    """The report of an encoder model lists no class as skipped, although names such as `T5Attention` and `CLIPMLP`
+    match the name patterns for decoder classes."""
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -162,8 +162,8 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """If a fusion recognises none of the Qwen2 sources, as after an update of transformers, the report lists these
-    classes as skipped."""
+    """After an update of transformers, all sources of a supported model may be unknown. The report then lists its
+    classes as skipped. Qwen2 is the example."""
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

@@ -1,5 +1,5 @@
-"""Tests of patched decoder layers whose submodules have hooks, are compiled, are replaced by other modules or have an
-instance forward."""
+"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by other modules,
+or with a `forward` on the instance."""
 
 import copy
 
@@ -31,8 +31,7 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
 def test_hooks(path, name):
-    """A hooked submodule of a patched layer receives the same positional and keyword arguments as in the unpatched
-    layer."""
+    """A patched layer calls a submodule that has a hook with the same arguments as the unpatched layer."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -55,7 +54,7 @@ def test_hooks(path, name):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_own_forward(path):
-    """A patched layer calls a `forward` that was assigned to a submodule instance."""
+    """A patched layer calls the `forward` that was assigned to a submodule instance: `layer.mlp.forward = f`."""
     model, seen = build("Qwen3"), []
     oxiwarp.patch(model, cpu_kernels=True)
     y, part = model(input_ids=IDS).last_hidden_state, model.layers[1].get_submodule(path)
@@ -67,7 +66,7 @@ def test_own_forward(path):
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
-    """A global hook on all modules sees the same submodules of a patched layer as of the unpatched layer."""
+    """With a global hook for all modules, a patched layer calls the same submodules as the unpatched layer."""
     stock, seen, grad = build(name), ([], []), "backward" in kind
     model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -82,7 +81,8 @@ def test_hooks_everywhere(name, kind):
                 y.sum().backward() if grad else None
         finally:
             handle.remove()
-    # A hook may also see modules outside of the layer, such as a RoPE module. Their path is None.
+    # The path is None for a module outside of the layer, such as a RoPE module, which a global hook also
+    # receives.
     own, ours = (sorted(path for path in each if path is not None) for each in seen)
     assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
@@ -90,8 +90,7 @@ def test_hooks_everywhere(name, kind):
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("path", ["self_attn", "mlp"])
 def test_other_dtypes(path, grad):
-    """If a hook turns a submodule's output into float32, the patched layer returns float32, as the unpatched layer
-    does."""
+    """If a hook casts a submodule's output to float32, a patched layer returns float32, as the unpatched layer does."""
     stock, kinds = build("Llama", BF16), []
     stock.layers[0].mlp.register_forward_pre_hook(lambda module, args: args[0].to(BF16))
     model = copy.deepcopy(stock)
@@ -108,8 +107,8 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A submodule that was compiled separately runs compiled in a patched layer if it does so in the unpatched layer.
-    torch 2.11 does not compile a single linear."""
+    """A submodule on which the user called `compile()` runs compiled in a patched layer, as in the unpatched layer. The
+    exception are single linears, which torch 2.11 does not compile in either layer."""
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
     oxiwarp.patch(model, cpu_kernels=True)
@@ -127,8 +126,7 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """A hook on an activation runs in a patched layer. Another activation that is assigned after patching takes
-    effect."""
+    """In a patched layer, a hook on an activation runs. A new activation that is assigned after `patch` is used."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -145,7 +143,7 @@ def test_activations(name, grad):
 
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
-    """A patched layer calls an adapter in place of a linear, and a norm that `patch` excludes."""
+    """A patched layer calls an adapter in place of one of its linears, and a norm that the user excluded."""
     stock = build("Qwen3")
     owner, _, name = path.rpartition(".")
     patched = copy.deepcopy(stock)
@@ -158,7 +156,7 @@ def test_adapters(path):
 
 
 def test_changed_linear(monkeypatch):
-    """Patched layers call a forward that third-party code assigned to `nn.Linear` itself."""
+    """If third-party code replaces `nn.Linear.forward` in the class, patched layers call the new function."""
     model, seen, own = build("Llama"), [], nn.Linear.forward
     oxiwarp.patch(model, cpu_kernels=True)
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: seen.append(self) or own(self, x))

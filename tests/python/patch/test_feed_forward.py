@@ -1,5 +1,5 @@
-"""Tests of patched diffusers feed-forwards (first linear and activation): results, and other modules in place of the
-linear."""
+"""Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward: results,
+and other modules in place of this linear."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ MAKERS = {
 
 
 class LoRA(nn.Module):
-    """An adapter that replaces a linear, as an adapter library inserts it."""
+    """A LoRA adapter that contains the linear that it replaces, as in adapter libraries."""
 
     def __init__(self, base):
         super().__init__()
@@ -64,8 +64,8 @@ def ran(monkeypatch):
 
 
 def close(y, own):
-    """Whether `y` equals `own` up to two units of rounding. The CPU executor rounds exponentials correctly, and torch
-    does not."""
+    """Whether `y` equals `own`, the unpatched result, up to two units of rounding. On the CPU, oxiwarp and torch round
+    exponentials differently."""
     unit = torch.finfo(own.dtype).eps
     return y.dtype == own.dtype and torch.allclose(y, own, rtol=2 * unit, atol=2 * unit)
 
@@ -87,8 +87,8 @@ def test_each(op, dtype, device, ran):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fast(dtype, device):
-    """In mode "fast" the error is at most 1.1 times that of the unpatched module, compared with float64. Mode "fast"
-    rounds once. On a GPU, one matrix multiplication includes the GELU."""
+    """In mode "fast", the error against float64 is at most 1.1 times that of the unpatched module. Mode "fast" rounds
+    only the final result. On a GPU, the matrix multiplication also computes the GELU."""
     for op in MAKERS:
         module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
         right, own = made(op, torch.float64, device)(x.double()), module(x)
@@ -97,7 +97,8 @@ def test_fast(dtype, device):
 
 
 def test_epilogue_of_plain_linears_only(monkeypatch):
-    """GELU moves into the epilogue of the matrix multiplication only for plain linears. Any other linear is called."""
+    """The matrix multiplication computes the GELU in its epilogue only if the linear is a plain `nn.Linear` without
+    hooks. Any other linear is called."""
     x = random((2, 5, 16), torch.bfloat16, "cpu")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     plain = nn.Linear(16, 40).bfloat16().requires_grad_(False)
@@ -119,8 +120,8 @@ def test_epilogue_of_plain_linears_only(monkeypatch):
 @pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
 @pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
 def test_other_linears(op, linear, mode, device, ran):
-    """A fused feed-forward calls an adapter or quantised linear, whether it was inserted before or after `patch`. If
-    the linear returns an unsupported dtype, the original activation runs."""
+    """A patched activation calls an adapter or quantised linear, whether it replaced the linear before or after
+    `patch`. If the linear returns a dtype without a kernel, the original activation runs."""
     for patch_first in (False, True):
         module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
         if patch_first:
@@ -137,8 +138,8 @@ def test_other_linears(op, linear, mode, device, ran):
 
 
 def test_flux2_slices(device, ran):
-    """The fused activation reads a slice of a fused projection in place. If the last dimension is not contiguous, the
-    original forward runs."""
+    """The kernel of `silu_and_mul` reads a slice of a projection without a copy. If the last dimension is not
+    contiguous, the original `forward` runs."""
     module, x = made("silu_and_mul"), random((2, 6, 48), torch.float32, device)
     own = [module(x[..., 16:]), module(x.transpose(0, 2)[:, :, :2]), module(x[..., ::2])]
     oxiwarp.patch(module, cpu_kernels=True)
@@ -150,7 +151,7 @@ def test_flux2_slices(device, ran):
 
 
 def test_what_is_left():
-    """`patch` skips a feed-forward whose subclass overrides `gelu` and one with an unsupported gate activation."""
+    """`patch` skips an activation module whose subclass overrides `gelu`, and a SwiGLU whose activation is not SiLU."""
 
     class Other(activations.GELU):
         def gelu(self, gate):
@@ -184,8 +185,8 @@ def test_calls_of_the_own_forward(ran):
 
 @pytest.mark.parametrize("op", MAKERS)
 def test_compiled(op, device):
-    """A patched feed-forward compiles to one graph. Operators in `INDUCTOR` appear as torch operations, and the others
-    as oxiwarp kernels."""
+    """A patched activation module compiles to one graph. Operators that are left to Inductor appear as torch
+    operations, and all others as oxiwarp operators."""
     from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
     module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)

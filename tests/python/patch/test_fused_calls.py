@@ -1,5 +1,4 @@
-"""Tests of argument passing: fused methods accept every call form that the original methods of diffusers and torch
-accept."""
+"""Tests that the `forward` of a patched module accepts positional and keyword arguments as the original one does."""
 
 import inspect
 from collections import Counter
@@ -29,7 +28,7 @@ JOINT = ("flux", "flux2", "hunyuan_video", "qwen_image", "ltx2", "ltx2.3")
 
 
 def model_and_inputs(name):
-    """Return an unpatched model, and inputs for which all rotary tables have one shape."""
+    """Return an unpatched model, and inputs for which the RoPE tables cos and sin of all tokens have one shape."""
     if name in VIDEO or name in IMAGE_MODELS:
         make, inputs = {**VIDEO, **IMAGE_MODELS}[name]
         return make(), inputs()
@@ -43,8 +42,7 @@ def model_and_inputs(name):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT])
 def test_tables_in_one_tensor(name):
-    """A fused processor accepts cos and sin stacked in one tensor, and unpacks the tensor as the original processor
-    does."""
+    """A patched attention processor accepts cos and sin stacked in one tensor, as the original processor does."""
     model, inputs = model_and_inputs(name)
     stacked = []
 
@@ -70,7 +68,7 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """A fused processor accepts `scale=None`. For this value, the original processor gives no deprecation warning."""
+    """A patched attention processor accepts `scale=None` without a deprecation warning, as the original one does."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)
@@ -94,8 +92,8 @@ def test_processor_by_name():
 
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
-    """A replaced LayerNorm accepts its input under the keyword that torch or diffusers uses. Any other keyword raises
-    TypeError."""
+    """A patched LayerNorm accepts its input by the name that the original `forward` uses. For any other keyword it
+    raises TypeError."""
     normalization = pytest.importorskip("diffusers.models.normalization")
     norm, x = getattr(normalization, name, nn.LayerNorm)(8), random((2, 8), torch.float32, "cpu")
     expected = norm(x)
@@ -107,7 +105,7 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Return the arguments of a call as keywords. A call with variadic positional arguments stays unchanged."""
+    """Return the arguments of a call as keyword arguments. If the function takes `*args`, do not change them."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return call.args, call.kwargs
@@ -125,7 +123,7 @@ def by_place(call):
 @pytest.mark.parametrize("form", [by_name, by_place])
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT, "sd3.5", "hunyuan_video_replace", *IMAGE_MODELS])
 def test_arguments(name, form):
-    """Every fused module except norms accepts its arguments by keyword and by position, and runs the same kernels."""
+    """Every patched module except norms runs the same kernels for keyword arguments as for positional arguments."""
     model, inputs = model_and_inputs(name)
     oxiwarp.patch(model, cpu_kernels=True)
     with Operators() as expected:
@@ -135,8 +133,8 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # A hook on a submodule that the fused block does not call would make this block run its original method.
-    # A LayerNorm with a keyword argument runs its original method, too.
+    # Do not hook submodules that a patched block does not call, because the block would run its original
+    # method. Do not hook LayerNorms either, because their original method runs for a keyword argument.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

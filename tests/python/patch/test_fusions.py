@@ -1,5 +1,5 @@
-"""Tests of properties that all fusions share: recognition by source code, skipped objects, and fallback to the original
-method."""
+"""Tests of rules for all fusions (replacement methods for model classes): recognition of the original source code,
+skipped objects, and calls that run the original method."""
 
 import fnmatch
 import importlib
@@ -57,8 +57,8 @@ def the_same(a, b):
 
 
 def test_fingerprint():
-    """The fingerprint of a function is the same in every Python version and for every layout, and changes with its
-    name."""
+    """The fingerprint (hash of the source) of a function does not depend on the Python version, comments and layout. It
+    depends on the function's name."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
     words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -70,9 +70,10 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """Yield the installed classes that match a fusion's pattern.
+    """Yield the installed classes whose names match the pattern of a fusion.
 
-    The pattern of transformers' decoders matches hundreds of classes. Of these, yield only the ones in `DECODERS`.
+    The pattern for transformers' decoders matches hundreds of classes. Only those in the modules `DECODERS` are
+    yielded.
     """
     module = pattern.rpartition(".")[0]
     if module == "transformers.models":
@@ -91,8 +92,8 @@ def classes_like(pattern):
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
-    """The classes of each fusion exist, and the fusion recognises their source code. If a pattern covers all
-    transformers models, the fusion recognises some of the classes."""
+    """The classes that a fusion names are installed, and `patch` recognises their source code. If the name is a pattern
+    for all transformers models, `patch` recognises at least one class."""
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
         found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
@@ -103,8 +104,8 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block if its forward or a function that the fusion reimplements has other source code. The reason
-    is reported."""
+    """`patch` skips a block whose `forward` has unknown source code, and a processor that calls a function with unknown
+    source code. The report gives the reason."""
     own = Block.forward
 
     def changed(self, *args, **kwargs):
@@ -123,7 +124,7 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """`patch` fuses a subclass that inherits the supported method, and skips a subclass that overrides this method."""
+    """`patch` replaces a subclass of a supported block that inherits `forward`, and skips one that overrides it."""
 
     class Same(Block):
         extra = 1
@@ -144,8 +145,8 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """A fused block computes its norms itself. The report says that such a norm module runs only if the block runs its
-    original method."""
+    """A patched block does not call its norm modules. The report says that such a norm is used only if the block runs
+    its original method."""
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
     assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}
@@ -161,7 +162,7 @@ def test_report_of_inner_norms():
 
 
 def test_hooks_inside(ran):
-    """If a norm inside a fused block has a hook, this block runs its original method and the hook runs."""
+    """If a norm in a patched block has a hook, this block runs its original `forward`, so that the hook runs."""
     model, _ = patched()
     expected, seen = forward(model), []
     ran.clear()
@@ -177,7 +178,7 @@ def test_hooks_inside(ran):
 
 
 def test_hooks_around(ran):
-    """Hooks on fused blocks and on the modules that they call run as in the unpatched model."""
+    """Hooks on patched blocks, their attentions and their activations run in the original order."""
     model, seen = ltx(), []
     for part in (model.transformer_blocks[0], model.transformer_blocks[0].attn1, model.transformer_blocks[0].ff.net[0]):
         part.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
@@ -191,7 +192,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """For calls that the kernels do not support, a fused block returns the unpatched block's result bit for bit."""
+    """For a call that the kernels do not support, e.g. in float64, a patched block returns the original bits."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
@@ -212,7 +213,7 @@ def test_calls_for_the_own_method(what, ran):
 
 
 def test_copies_and_two_models():
-    """Copies and pickles of a patched model stay patched. Patching one model does not change another model."""
+    """A copied or pickled patched model is patched as well. `patch` on one model does not change another model."""
     import copy
     import pickle
 
@@ -230,7 +231,7 @@ def test_copies_and_two_models():
 
 
 def test_processor_shared_by_two_modules():
-    """A processor that two modules share is replaced once and restored once."""
+    """If two attention modules share a processor, `patch` replaces it once, and `unpatch` restores it once."""
     model = ltx()
     shared = model.transformer_blocks[0].attn1.processor
     model.transformer_blocks[1].attn1.set_processor(shared)
@@ -239,7 +240,7 @@ def test_processor_shared_by_two_modules():
 
 
 def test_set_processor_afterwards():
-    """A processor that is set after `patch` is not replaced until `patch` runs again."""
+    """A processor that the user sets after `patch` works, but is not patched. A second call of `patch` replaces it."""
     model, _ = patched()
     model.set_attn_processor(transformer_ltx.LTXVideoAttnProcessor())
     assert torch.allclose(forward(model), forward(ltx()), atol=1e-5)

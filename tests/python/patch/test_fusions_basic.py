@@ -1,4 +1,4 @@
-"""Tests of the fused `BasicTransformerBlock` of diffusers, in SDXL, PixArt, DiT and others."""
+"""Tests of patched `BasicTransformerBlock`s of diffusers, which SDXL, PixArt, DiT and other models use."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # eight blocks: 2 down, 2 in the middle, 2 x 2 up
+SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # The UNet has eight blocks: 2 down, 2 in the middle, 4 up.
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 2, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}
@@ -28,8 +28,8 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A Latte block, with a modulation table and no cross-attention, runs the expected kernels. Its norms have weights
-    here, which they lack in the published models."""
+    """A patched Latte model runs the expected kernels. Its temporal blocks have a modulation table and no
+    cross-attention. Its norms have weights, unlike those of the published models."""
     import diffusers
 
     def make(dtype, device):
@@ -48,14 +48,15 @@ def test_single_attention(device):
             return_dict=False,
         )
 
-    # Spatial blocks: as in PixArt. Temporal blocks: attention gate, residual and next norm in one kernel.
+    # The spatial blocks run the kernels of PixArt's blocks. In the temporal blocks, one kernel computes the
+    # gated residual after the attention and the next norm.
     expected = {"ada_norm": 2, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
 
 def test_convolutional_projections(device):
-    """A fused SD 1.5 block matches the original block. Convolutional projections give rows with non-contiguous columns,
-    which the fused block copies."""
+    """A patched SD 1.5 model matches the unpatched model. Its convolutional projections return tokens whose last
+    dimension is not contiguous, so the patched block copies them."""
 
     def make(dtype, device):
         return sdxl(dtype, device, linear=False)
@@ -83,8 +84,8 @@ def positioned(dtype, device):
 
 
 def test_positions(device):
-    """A fused block adds positional embeddings after each norm. Compiled, Inductor generates these norms instead of
-    oxiwarp."""
+    """A patched block with positional embeddings matches the original. Under torch.compile, its norms are left to
+    Inductor, which fuses them with the addition of the embeddings."""
 
     def make_input(dtype, device):
         return dict(hidden_states=random((2, 8, 32), dtype, device))
@@ -97,7 +98,7 @@ def test_positions(device):
 
 
 class Tupled(nn.Module):
-    """A module that returns the result of its block as a tuple, as the models do."""
+    """A module that calls a block and returns the result as a tuple, as complete models do."""
 
     def __init__(self, block):
         super().__init__()
@@ -126,7 +127,7 @@ def test_unknown_source(monkeypatch):
 
 
 def test_blocks_that_are_left():
-    """`patch` skips a block with an unsupported norm type and reports the reason."""
+    """`patch` skips a `BasicTransformerBlock` with an unsupported norm type. The report gives the reason."""
     from diffusers.models.attention import BasicTransformerBlock
 
     def reason(**options):
@@ -140,7 +141,7 @@ def test_blocks_that_are_left():
 
 
 def test_calls_that_run_the_own_method(device):
-    """A fused block runs its original method for GLIGEN's additional attention, and if one of its norms has a hook."""
+    """A patched block runs its original `forward` for GLIGEN arguments, and if one of its norms has a hook."""
     from diffusers.models.attention import BasicTransformerBlock
 
     block = build(
@@ -163,8 +164,8 @@ def test_calls_that_run_the_own_method(device):
 
 
 def test_default_processors():
-    """`set_default_attn_processor` works on a patched model. diffusers looks up the classes of processors in tuples, so
-    a replaced processor's class must equal the original class."""
+    """`set_default_attn_processor` works on a patched model. It compares the classes of processors with known classes,
+    so a patched processor's class must be equal to the original class."""
     diffusers = pytest.importorskip("diffusers")
     unet = sdxl()
     vae = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4)
@@ -179,8 +180,8 @@ def test_default_processors():
 
 
 def test_other_classes_are_others():
-    """The class of a replaced processor equals itself and the original class. It differs from all other classes,
-    including derived classes."""
+    """The class that `patch` gives a processor compares equal to the original class. It differs from all other classes,
+    also from classes derived from it."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
     oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")

@@ -35,8 +35,8 @@ def test_cogvideox_packed_projections(device):
 
 
 def test_cogvideox_attention_without_norms(device):
-    """Without query and key norms, the fused attention computes only RoPE. If RoPE is missing as well, the attention
-    runs no oxiwarp kernel."""
+    """If query and key have no norms, the patched attention applies only RoPE. If the call has no RoPE tables either,
+    the attention runs no oxiwarp kernel."""
 
     def make(dtype, device):
         model = cogvideox(dtype, device)
@@ -76,8 +76,8 @@ def test_cogvideox_unknown_source(monkeypatch):
 
 
 def test_cogvideox_calls_that_run_the_own_method(device):
-    """The fused attention runs its original method if a query or key norm has a hook, or if the RoPE tables have 16
-    bits. The original method multiplies by 16-bit tables in float32."""
+    """The patched attention runs its original method if a query or key norm has a hook. It also does so for 16-bit RoPE
+    tables, because the original code then computes in float32."""
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
     seen = []

@@ -1,4 +1,4 @@
-"""Tests of fused blocks in models that copied the forward of a known block, and of inputs with non-contiguous rows."""
+"""Tests of patched blocks in models that contain a copy of another model's code, and of non-contiguous inputs."""
 
 import importlib
 
@@ -29,7 +29,7 @@ BLOCKS = {
 
 
 def block(name):
-    """Build a seeded block with random biases, so that an omitted bias changes the result."""
+    """Build a block with random biases. If a kernel omits a bias, the result is therefore wrong."""
     pytest.importorskip("diffusers")
     module, cls = name.split(".")
     torch.manual_seed(0)
@@ -41,8 +41,8 @@ def block(name):
 
 
 def inputs(name, device, by_columns):
-    """Return image tokens, an embedding, and text tokens if the block takes them. With `by_columns`, the last dimension
-    of the image tokens is not contiguous."""
+    """Return the arguments of a block: image tokens, an embedding and, for most blocks, text tokens. With `by_columns`,
+    the last dimension of the image tokens is not contiguous."""
     image = random((BATCH, IMAGE, DIM), torch.float32, device)
     if by_columns:
         image = image.transpose(1, 2).contiguous().transpose(1, 2)
@@ -72,7 +72,7 @@ def test_block(name, by_columns, device):
 
 @pytest.mark.parametrize("name", ["AdaLayerNormZero", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"])
 def test_norm_by_columns(name, device):
-    """A fused norm matches the original for an input whose last dimension is not contiguous."""
+    """A patched modulated norm matches the original module if the last dimension of its input is not contiguous."""
     normalization = pytest.importorskip("diffusers.models.normalization")
     torch.manual_seed(0)
     own: nn.Module = getattr(normalization, name)(*[DIM] * (2 if "Continuous" in name else 1)).to(device)
@@ -90,8 +90,8 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """If a second norm of a patched SD3 block has a hook, the hook runs, and only this block runs its original method.
-    The last SD3 block has no second text norm."""
+    """If `norm2` of a patched SD3 block has a hook, the hook runs and this block runs its original `forward`. The next
+    block still runs its kernel."""
     sd3 = FAMILIES["sd3"]
     stock, model = build(sd3), build(sd3)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,5 +1,4 @@
-"""Tests of fused Flux blocks and attention beyond a plain step: copies, hooks, ControlNet, adapters, float16 clipping
-and mode "fast"."""
+"""Tests of patched Flux models: avoided copies, hooks, ControlNet, adapters, clipping in float16, and mode "fast"."""
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ def pair(dtype=torch.float32, device="cpu"):
 
 
 def outputs(models, **extra):
-    """Run one bfloat16 step of each model. Return each model's output, and the operators that ran in the last model."""
+    """Run one bfloat16 step of each model. Return the outputs, and the oxiwarp operators that the last model called."""
     found = []
     for model in models:
         with Operators() as operators:
@@ -35,8 +34,8 @@ def outputs(models, **extra):
 
 
 def test_single_blocks_copy_nothing(monkeypatch):
-    """Fused single-stream blocks avoid copies: they reuse the split streams of the previous block and write activations
-    into the final buffer."""
+    """A patched model calls `torch.cat` less often. Its single-stream blocks keep text and image tokens in two tensors,
+    and write attention and activation into one buffer."""
     cat, counts = torch.cat, []
     for model in pair():
         calls = []
@@ -46,14 +45,16 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # Calls of `torch.cat` that the patched model saves. Query and key of the double-stream block: 2. Streams
-    # of the second single block: 1. Branches of both single blocks: 2. Halves of the timestep embedding: 1.
+    # The patched model saves six calls of `torch.cat`. In the double-stream block, it saves 2 for query and
+    # key. In the single-stream blocks, it saves 1 for text and image tokens, and 2 for attention and
+    # feed-forward. In the timestep embedding, it saves 1.
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
 def test_hooked_activations(name, op, device):
-    """A hook on an activation sees the activation's output. Only the hooked block stops using the fused activation."""
+    """A hook on an activation of a patched block receives the activation's output. Only this block stops using the
+    kernel that includes the activation."""
     family, dtype = FAMILIES[name], torch.bfloat16
     stock, model = build(family, dtype, device), build(family, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -69,8 +70,8 @@ def test_hooked_activations(name, op, device):
 
 
 def test_streams_from_elsewhere():
-    """If a ControlNet adds residuals between single-stream blocks, the fused kernels still run with text and image
-    streams as separate tensors."""
+    """If a ControlNet adds residuals between single-stream blocks, a patched model matches the original and runs the
+    same kernels as without a ControlNet."""
     stock, model = pair(torch.bfloat16)
     extra = [random((BATCH, IMAGE, 64), torch.bfloat16, "cpu", seed=3)]
     expected, got, kernels = outputs((stock, model), controlnet_single_block_samples=extra * 2)
@@ -79,7 +80,7 @@ def test_streams_from_elsewhere():
 
 
 def test_clipped():
-    """In float16, a fused block clips overflowing values to the largest finite number, as the unpatched model does."""
+    """In float16, a patched block clips overflowing values to 65504, as the original block does."""
     stock, model = pair(torch.float16)
     for each in (stock, model):
         each.transformer_blocks[0].ff_context.net[2].bias.fill_(6e4)
@@ -98,8 +99,7 @@ def test_clipped():
 
 
 def test_fused_projections():
-    """After `fuse_qkv_projections`, query, key and value are slices of one projection, and all fused kernels still
-    run."""
+    """After `fuse_qkv_projections`, which makes q, k and v slices of one tensor, a patched model runs all kernels."""
     models = pair(torch.bfloat16)
     for model in models:
         model.fuse_qkv_projections()
@@ -110,8 +110,7 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a module that the fused method does not call has a hook, the block or its attention runs its original
-    method."""
+    """If a submodule that a patched block or attention does not call has a hook, the original method runs."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -123,7 +122,7 @@ def test_hooks(path):
 
 
 def test_ip_adapter():
-    """`patch` skips the processor of an IP adapter. The fused block adds the third result of this processor."""
+    """`patch` skips an IP adapter's processor. The patched block adds the additional result of this processor."""
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
     models = pair(torch.bfloat16)
@@ -163,9 +162,9 @@ def test_wrapped_linears():
 
 
 def test_fast_single_blocks(monkeypatch, device):
-    """In mode "fast", single-stream blocks compute the GELU in the matrix multiplication and split the output
-    projection. The error compared with float32 is at most 1.2 times that of the unpatched model. A hook on one of these
-    modules disables this path."""
+    """In mode "fast", the matrix multiplication of a single-stream block computes the GELU. The error against float32
+    is at most 1.2 times that of the unpatched model. A hook on one of the block's linears, or on the GELU, disables
+    this."""
     family, dtype = FLUX, torch.bfloat16
     monkeypatch.setattr(parallel_block, "in_epilogue", plain_on_any_device)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
@@ -188,8 +187,8 @@ def test_fast_single_blocks(monkeypatch, device):
 
 
 def test_compiled_attention_beside(device):
-    """Under torch.compile, an oxiwarp operator copies the attention result into the joint buffer, one copy per block.
-    For torch's `copy_`, Inductor generated three copies instead of one."""
+    """Under torch.compile, a patched block copies the attention result by an oxiwarp operator, with one copy. For
+    torch's `copy_`, Inductor generated three copies."""
     (_, model), graphs = pair(torch.bfloat16, device), []
     expected = step(FLUX, model, torch.bfloat16, device)
     torch.compiler.reset()
@@ -201,8 +200,8 @@ def test_compiled_attention_beside(device):
 
 
 def test_learned_attention_beside(monkeypatch):
-    """If the attention result needs a gradient, it is concatenated with the feed-forward, and autograd gives the right
-    gradient."""
+    """Attention and feed-forward results normally share a buffer. If the attention result needs a gradient, they are
+    concatenated instead, so that autograd gives the right gradient."""
     monkeypatch.setattr(parallel_block, "in_epilogue", lambda *_: True)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
     expand, project, activation = nn.Linear(8, 24), nn.Linear(32, 8), nn.GELU(approximate="tanh")
@@ -219,8 +218,8 @@ def test_learned_attention_beside(monkeypatch):
 
 
 def test_values_of_both(monkeypatch, device):
-    """For batch size 1, fused attention writes the values of text and image into one tensor. A hooked projection, a
-    larger batch, or a text part that is not a multiple of `ALIGNED` elements disables this path."""
+    """For batch size 1, a patched attention writes the values V of text and image directly into one tensor. It does not
+    do so if a projection has a hook, or if the text part is not aligned."""
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
@@ -253,6 +252,6 @@ def plain_on_any_device(proj, x):
 
 
 def gelu_in_two(proj, x):
-    """Stand-in for `gelu_product` that computes the linear and the GELU separately. On the CPU, torch's fused function
-    uses another GELU formula."""
+    """Replaces `gelu_product` in CPU tests. It computes the linear and the GELU separately, because torch's fused
+    function uses another GELU formula on the CPU."""
     return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

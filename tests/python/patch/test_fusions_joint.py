@@ -1,4 +1,4 @@
-"""Tests of fused blocks over text and image tokens: they return the original values and run oxiwarp kernels."""
+"""Tests of patched blocks with joint attention over text and image tokens: results, gradients, kernels."""
 
 import inspect
 from collections import Counter
@@ -14,7 +14,7 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
-LEFT = {*INDUCTOR, "layer_norm"}  # Inductor may generate these operators, so not every compiled graph contains them.
+LEFT = {*INDUCTOR, "layer_norm"}  # Inductor may generate code for these operators. Some compiled graphs lack them.
 FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -28,8 +28,8 @@ def fused(model, **options):
 )
 @FAMILY
 def test_values(name, dtype, mode, device):
-    """Every fused kernel runs, and results differ from the unpatched model only by rounding errors. After `unpatch` the
-    results are exact."""
+    """A patched model runs every expected kernel, and its results differ from the unpatched model only by rounding
+    errors. After `unpatch` the results are exact."""
     family = FAMILIES[name]
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
@@ -51,7 +51,7 @@ def test_values(name, dtype, mode, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
 def test_bits(name, dtype, cuda):
-    """Mode "exact" returns the unpatched model's bits on a GPU if `patch` skips RMSNorm modules."""
+    """On a GPU, mode "exact" returns the same bits as the unpatched model, if the user excludes RMSNorm modules."""
     family = FAMILIES[name]
     model = build(family, dtype, cuda)
     stock = step(family, model, dtype, cuda)
@@ -66,8 +66,7 @@ def is_ours(node):
 
 @FAMILY
 def test_compiles(name, device):
-    """A patched model compiles to one graph that contains the oxiwarp kernels, except operators that are left to
-    Inductor."""
+    """A patched model compiles to one graph of oxiwarp operators, except operators that are left to Inductor."""
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)
@@ -83,7 +82,7 @@ def test_compiles(name, device):
 
 @FAMILY
 def test_gradients(name):
-    """In grad mode, fused blocks run their kernels and return the unpatched model's gradients."""
+    """With gradients enabled, a patched model runs its kernels and gives the gradients of the unpatched model."""
     family, grads = FAMILIES[name], []
     for model in (build(family), fused(build(family))):
         model.requires_grad_()
@@ -98,7 +97,7 @@ def test_gradients(name):
 
 @FAMILY
 def test_other_calls(name):
-    """Under autocast and for float64, a fused model runs the original methods and calls no oxiwarp operator."""
+    """Under autocast and in float64, a patched model runs the original code and calls no oxiwarp operator."""
     family = FAMILIES[name]
     stock, model = build(family), fused(build(family))
     with Operators() as operators:
@@ -112,7 +111,7 @@ def test_other_calls(name):
 
 
 def fused_parts(model):
-    """Return one object with a fused method per fusion, by fusion name."""
+    """Return an example of a patched object for each fusion (replacement method), by the name of the fusion."""
     found = {}
     for module in model.modules():
         for part in (module, module.__dict__.get("processor")):
@@ -124,7 +123,7 @@ def fused_parts(model):
 
 @FAMILY
 def test_changed_source(name, monkeypatch):
-    """`patch` skips an object whose method has other source code than the fusion knows, and reports the reason."""
+    """`patch` skips an object whose method has unknown source code. The report gives the reason."""
     family = FAMILIES[name]
     model = build(family)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -143,8 +142,8 @@ def test_changed_source(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["qwen_image", "sd3.5"])
 def test_signatures_of_processors(name, monkeypatch):
-    """Fused methods read the signatures of processors once, not at every call. Qwen-Image's processor and its module
-    name the third argument differently, so it is passed by keyword."""
+    """Patched methods read the signature of a processor only at the first call. In Qwen-Image, module and processor
+    have different names for the third argument, so it is passed by keyword."""
     family, looked_up = FAMILIES[name], []
     model = build(family)
     expected = step(family, model)

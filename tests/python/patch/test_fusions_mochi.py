@@ -16,7 +16,8 @@ ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residu
 EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two per block, and one for norm_out
 
 
-# The model enables float32 autocast for its RoPE tables, which the CPU does not support.
+# The model enables float32 autocast while it computes RoPE tables. On the CPU, torch warns that it does not
+# support this.
 pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
 
 
@@ -27,8 +28,8 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """In grad mode, fused attention concatenates the tokens as the original processor does. If `pos_frequencies`, which
-    determines the RoPE tables, is trained, the original processor runs."""
+    """If `pos_frequencies` is trained, which determines the RoPE tables, a patched model runs the original attention
+    processor. If it is not trained, RoPE runs as a kernel."""
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     check_gradients(model, inputs, {ADA: 7})
     oxiwarp.unpatch(model)
@@ -37,15 +38,15 @@ def test_mochi_gradients(device):
 
 
 def test_mochi_compiled(device):
-    """torch.compile captures a patched model in one graph with `capture_dynamic_output_shape_ops`. The number of valid
-    tokens depends on data."""
+    """With `capture_dynamic_output_shape_ops`, a patched Mochi model compiles to one graph. The option is needed
+    because the number of text tokens that are not masked depends on data."""
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         expected = EXPECTED | {"qk_norm_rope": 6}
         check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), expected)
 
 
 def test_mochi_all_tokens_valid(device):
-    """A patched Mochi model matches the unpatched model for one prompt without padding."""
+    """A patched Mochi model matches the unpatched model if the batch has one prompt and no token is masked."""
 
     def make_input(dtype, device):
         inputs = mochi_input(dtype, device)
@@ -64,8 +65,8 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A fused block runs its original method if a norm inside one of its norms has a hook. `patch` skips a block whose
-    norms have different eps values."""
+    """A patched block runs its original `forward` if the inner module of one of its norms has a hook. `patch` skips a
+    block whose norms have different eps values."""
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -79,8 +80,8 @@ def test_mochi_calls_that_run_the_own_method(device):
 
 
 def test_mochi_finds_valid_tokens_once(device):
-    """The indices of valid tokens are computed once for all blocks, and again if the mask changes. This computation
-    synchronizes with the GPU."""
+    """The indices of text tokens that are not masked are computed once for all blocks, because this synchronizes with
+    the GPU. If the mask changes, they are computed again."""
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -106,7 +107,7 @@ def test_mochi_finds_valid_tokens_once(device):
 
 
 def test_mochi_trained_after_inference_mode(device):
-    """A model can be trained with a mask whose valid tokens were computed in inference mode."""
+    """A patched model can be trained with a text mask that it has already used in inference mode."""
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     model.pos_frequencies.requires_grad_(False)
     mask = inputs["encoder_attention_mask"]
@@ -120,8 +121,8 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """Cached indices of valid tokens belong to one mask tensor. Copies and pickles of the mask do not contain the
-    indices. The indices are also correct in inference mode and inside torch.func transforms."""
+    """The token indices that `tokens_of(mask)` caches belong to this mask tensor. Copies and pickles of the mask do not
+    contain them. They are also correct in inference mode and under torch.func."""
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

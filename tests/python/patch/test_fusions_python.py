@@ -1,4 +1,4 @@
-"""Tests of fusions that only save Python time: attention modules, attention masks and timestep embeddings."""
+"""Tests of patched code that saves only Python time: attention modules, attention masks and timestep embeddings."""
 
 import inspect
 
@@ -47,7 +47,7 @@ class Renamed(Recorder):
 
 
 class Needing(Recorder):
-    """A processor with a required argument for which the module has a default, as in CogVideoX."""
+    """A processor with a required argument. The attention module has a default for this argument, as in CogVideoX."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states, attention_mask=None):
         return hidden_states, encoder_hidden_states, attention_mask
@@ -77,8 +77,7 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """From every call, a processor receives the same arguments through a patched attention module as through the
-    original."""
+    """For every form of call, a patched attention module passes the original arguments to its processor."""
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
@@ -97,7 +96,7 @@ def outcome(module, args, kwargs):
 
 
 def test_unknown_arguments_are_told(monkeypatch):
-    """A patched attention module drops an unknown argument with the same warning as diffusers."""
+    """If a processor does not take an argument, a patched attention module drops it and warns, as diffusers does."""
     told = []
     monkeypatch.setattr(processors.logger, "warning", told.append)
     module = attention()
@@ -108,7 +107,7 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """After the first step, a patched model reads no signature. The report has a row for the attention modules."""
+    """From the second step on, a patched model does not call `inspect.signature`. The report lists its attentions."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -136,8 +135,8 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask` without a copy. For other sizes, and if
-    that method has unknown source code, `mask_of_heads` calls the method."""
+    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask`, but as a view. For other mask sizes,
+    or if diffusers' method has unknown source code, it calls this method."""
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)
@@ -152,8 +151,8 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """Compiled code runs a hook on a norm inside a fused block if the hook exists at compile time. As in an unpatched
-    model, a later hook runs only if torch.compile guards on hooks."""
+    """In a compiled patched model, a hook on a norm runs if it exists when torch.compile traces the block. A later hook
+    runs only if torch.compile guards on hooks, as in an unpatched model."""
     model, seen = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
     compiled = torch.compile(model, backend="eager")
@@ -178,8 +177,8 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """The patched `Timesteps` module returns the original bits and dtype at the first and later calls, and in inference
-    mode."""
+    """A patched `Timesteps` module returns the original bits and dtype, at the first call and at later calls, which use
+    cached frequencies. The same holds in inference mode."""
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)
@@ -205,8 +204,8 @@ def test_timesteps_of_several_modules(device):
 
 
 def test_timesteps_gradient():
-    """Under torch.func and autograd, the patched `Timesteps` module gives the original gradient. Frequencies that were
-    computed inside a transform are not cached. Frequencies from inference mode are cached and stay usable."""
+    """A patched `Timesteps` module gives the original gradient under torch.func and autograd. It does not cache
+    frequencies inside a torch.func transform. Frequencies cached in inference mode stay usable."""
     module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
     oxiwarp.patch(module)
     timesteps.frequencies.store.clear()

@@ -1,5 +1,5 @@
-"""Tests of `residual_layer_norm`: it computes a LayerNorm with weight and bias by `gated_residual_ada_norm`, with a
-cached row of zeros as scale."""
+"""Tests of `residual_layer_norm`, which computes `LayerNorm(x + gate * y)` with weight and bias. It calls the modulated
+norm `gated_residual_ada_norm` with a scale of zeros."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def norm_of(cols, dtype, device):
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits(dtype, gated, parameters, device):
-    """`residual_layer_norm` returns the bits of the sum and of `layer_norm` computed one after the other."""
+    """`residual_layer_norm` returns the same bits as the sum `x + gate * y`, followed by `layer_norm` of the sum."""
     x, y = random((2, 5, 96), dtype, device), random((2, 5, 96), dtype, device, seed=1)
     gate = random((2, 1, 96), torch.float32, device, seed=2) if gated else None
     norm = norm_of(96, torch.float32 if parameters == "float32" else dtype, device)
@@ -56,7 +56,7 @@ def test_zeros_of_inference_mode_serve_autograd(device):
 
 
 def test_fake_zeros(device):
-    """Fake tensors neither enter the cache of zeros nor get real zeros from this cache."""
+    """For fake tensors, `zeros` neither stores fake zeros in its cache nor returns real zeros from it."""
     for count in range(2):
         with FakeTensorMode():
             x = torch.empty(2, 16, device=device)
@@ -68,8 +68,7 @@ def test_fake_zeros(device):
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 def test_inductor_has_a_sum_without_a_gate(gated, device):
-    """Under torch.compile, a residual sum without a gate becomes torch's sum and LayerNorm. With a gate it stays an
-    oxiwarp kernel."""
+    """Under torch.compile, `residual_layer_norm` becomes torch's sum and LayerNorm, unless there is a gate."""
     x, y = random((2, 5, 96), torch.bfloat16, device), random((2, 5, 96), torch.bfloat16, device, seed=1)
     gate = random((2, 1, 96), torch.bfloat16, device, seed=2) if gated else None
     norm, targets = norm_of(96, torch.bfloat16, device), []
@@ -86,8 +85,8 @@ def test_inductor_has_a_sum_without_a_gate(gated, device):
 
 
 def test_no_zeros_of_a_captured_graph_are_kept(cuda):
-    """Zeros made during CUDA graph capture are not cached, because their memory belongs to the graph. They are zero at
-    replay."""
+    """Zeros that are allocated during CUDA graph capture are not cached, because their memory belongs to the graph.
+    After a replay they are zero."""
     x, norm = random((2, 3, 16), torch.bfloat16, cuda), norm_of(16, torch.bfloat16, cuda)
     right = residual_layer_norm(x, x, norm, "exact")
     _stream.row.store.clear()

@@ -1,4 +1,4 @@
-"""Tests of submodules that a fused method does not call, and that another module replaces before or after `patch`."""
+"""Tests of patched blocks in which the user replaces a submodule that the patched `forward` does not call."""
 
 import copy
 import pickle
@@ -19,8 +19,8 @@ from oxiwarp.patching.fusions import FUSIONS
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """If a submodule that the fused method does not call is wrapped after `patch`, the original method runs. The fused
-    method runs again after the wrapper is removed. The wrapper has all attributes of the wrapped module."""
+    """If the user wraps a submodule that the patched method does not call, the original method runs, so that the
+    wrapper takes effect. After the wrapper is removed, the patched method runs again."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -54,7 +54,7 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """`patch` skips a block if a wrapper replaces a submodule whose work the fused method would do."""
+    """`patch` skips a block if a submodule, whose work a kernel would do, was replaced by a wrapper before `patch`."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(stock)
@@ -73,7 +73,7 @@ def test_wrapped_before_patch(name):
 
 
 def refiner():
-    """Return a block whose second norm has parameters, and the block's arguments."""
+    """Return a block whose second norm has weight and bias, and the arguments of the block."""
     module = pytest.importorskip("diffusers.models.transformers.transformer_hunyuan_video")
     torch.manual_seed(0)
     block = module.HunyuanVideoIndividualTokenRefinerBlock(2, 16).eval().requires_grad_(False)
@@ -88,7 +88,7 @@ def ran(module, given):
 
 
 def another_norm(affine=True):
-    """Return a LayerNorm with another eps and with random parameters, or without parameters."""
+    """Return a LayerNorm with an unusual eps. With `affine`, it has random weights and biases."""
     norm = nn.LayerNorm(32, eps=0.1, elementwise_affine=affine).requires_grad_(False)
     for seed, parameter in enumerate(norm.parameters()):
         parameter.copy_(random(parameter.shape, torch.float32, "cpu", seed=seed))
@@ -101,8 +101,8 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """A fused block uses the weights and eps of another norm of the same class. The block calls a norm if it is
-    wrapped, lacks parameters or has a derived class. The same holds for copies."""
+    """If another norm of the same class is assigned, a patched block uses its weights and eps. If the new norm is a
+    wrapper, has no parameters or has a derived class, the block calls it. Copies behave in the same way."""
     stock, given = refiner()
     ours = copy.deepcopy(stock)
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -136,7 +136,7 @@ def test_what_is_swapped(how):
 
 
 def test_weights_where_there_were_none():
-    """A fused block applies a weight that is assigned after `patch` to a norm without weight."""
+    """If a norm without weight gets a weight after `patch`, the patched block applies it."""
     stock, ours = ltx(), ltx()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -146,7 +146,7 @@ def test_weights_where_there_were_none():
 
 
 def test_compiled():
-    """A compiled fused block is recompiled if a submodule is replaced. Equal blocks share one graph."""
+    """Compiled patched blocks share one graph. If a submodule of a block is replaced, the block is recompiled."""
     graphs = []
 
     def backend(graph, _):
@@ -170,8 +170,8 @@ def test_compiled():
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 def test_eps_changed_after_patch():
-    """A fused Mochi block matches the unpatched block if the eps of one norm changes after `patch`. One kernel computes
-    several norms and takes a single eps."""
+    """If the eps of one norm changes after `patch`, a patched Mochi block matches the unpatched block. Its kernel
+    cannot be used, because it takes a single eps for several norms."""
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -182,7 +182,7 @@ def test_eps_changed_after_patch():
 @pytest.mark.filterwarnings("ignore:Unsupported layer type")  # peft warns for every norm
 @pytest.mark.parametrize("name", ["sdxl", "wan", "cogvideox", "hunyuan_video", "ltx"])
 def test_ln_tuning(name):
-    """peft's `LNTuningConfig` on all norms with parameters takes effect in a model that was already patched."""
+    """In a patched model, peft's `LNTuningConfig` takes effect on all norms that have parameters."""
     peft = pytest.importorskip("peft")
     make, make_input = MODELS[name]
     outputs = []

@@ -25,8 +25,8 @@ def times(counts, by, **others):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "cast"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, kept, device):
-    """A patched Wan 2.1 model matches the unpatched model. Modulation table and norms are in float32, as diffusers
-    loads them, or cast like all parameters."""
+    """A patched Wan 2.1 model matches the unpatched model. Modulation table and norms are in float32 as after
+    `from_pretrained`, or in the dtype of the other parameters."""
 
     def make(dtype, device):
         return wan(dtype, device, kept=kept, cross_attn_norm=True)
@@ -36,8 +36,8 @@ def test_wan(dtype, kept, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan_per_token(dtype, device):
-    """A patched Wan 2.2 5B model matches the unpatched model. The model has one time embedding per token, and the
-    kernels add the modulation table."""
+    """A patched Wan 2.2 5B model matches the unpatched model. This model has one time embedding per token. The kernels
+    add the modulation table to it."""
 
     def make_input(dtype, device):
         return wan_input(dtype, device, per_token=True)
@@ -47,14 +47,14 @@ def test_wan_per_token(dtype, device):
 
 
 def test_wan_without_norm2(device):
-    """A patched Wan model without norm2 matches the unpatched model. Its cross-attention reads the residual stream
-    directly."""
+    """A patched Wan model whose blocks have no `norm2` matches the unpatched model. In these blocks, the
+    cross-attention reads the residual stream directly."""
     check_model(lambda *of: wan(*of, cross_attn_norm=False), wan_input, torch.bfloat16, device, times(NO_NORM2, 2))
 
 
 def test_wan_image_to_video(device):
-    """A patched Wan image-to-video model matches the unpatched model. Its image tokens have separate keys and values,
-    and the norm of these keys runs as a module."""
+    """A patched Wan image-to-video model matches the unpatched model. Image tokens have separate key and value
+    projections. The norm of their keys is called as a module."""
 
     def make(dtype, device):
         return wan(dtype, device, cross_attn_norm=True, image_dim=20, added_kv_proj_dim=48)
@@ -66,8 +66,8 @@ def test_wan_image_to_video(device):
 
 
 def test_wan_fused_projections(device):
-    """A patched Wan model matches the unpatched model after `fuse_qkv_projections`, which makes query, key and value
-    slices of one projection."""
+    """A patched Wan model matches the unpatched model after `fuse_qkv_projections`. Query, key and value are then
+    slices of one tensor."""
 
     def make(dtype, device):
         model = wan(dtype, device, cross_attn_norm=True)
@@ -78,14 +78,14 @@ def test_wan_fused_projections(device):
 
 
 def test_vace(device):
-    """A patched WanVACE model matches the unpatched model. Its second sequence of blocks controls the first one."""
+    """A patched WanVACE model matches the unpatched model. It adds the results of additional blocks to the others."""
     for dtype in DTYPES:
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
 def test_variants_have_the_known_source():
-    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because they have Wan's source code. No fusion matches
-    ChronoEdit's processor, because its RoPE tables differ."""
+    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's. It does not
+    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables in another way."""
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
     from oxiwarp.patching import fusions
@@ -112,8 +112,8 @@ def test_wan_unknown_source(monkeypatch):
 
 
 def test_wan_calls_that_run_the_own_method(device):
-    """A fused Wan block or attention runs its original method if one of its norms has a hook. `patch` skips a block
-    whose norm has another class."""
+    """A patched Wan block or attention runs its original method if one of its norms has a hook. `patch` skips a block
+    whose norm is of an unsupported class."""
     model = wan(torch.bfloat16, device, cross_attn_norm=True)
     inputs = wan_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

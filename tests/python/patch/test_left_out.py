@@ -1,4 +1,5 @@
-"""Tests of patched diffusers attention and feed-forwards: they omit a division by 1 and inactive dropout."""
+"""Tests that patched diffusers attention and feed-forwards omit operations without effect: division by 1, and dropout
+in evaluation mode."""
 
 from collections import Counter
 
@@ -43,8 +44,8 @@ PROCESSED = (
 
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
-    """The patched processor returns the original bits, with and without a mask. Attention with norms, a residual
-    connection or a rescaled output runs the original processor, which always divides."""
+    """A patched processor returns the original bits and omits the division by `rescale_output_factor` if it is 1.
+    Attention with norms, a residual connection or another factor runs the original processor."""
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}
@@ -62,7 +63,7 @@ def test_attention_processor(options, device):
 
 
 def test_dropout_is_left_out_when_it_does_nothing(device):
-    """A patched feed-forward omits dropout in evaluation mode. Dropout runs in training mode, and if it has a hook."""
+    """A patched feed-forward calls dropout in training mode, or if dropout has a hook. Otherwise it omits dropout."""
     feed_forward = models.FeedForward(32, dropout=0.5, final_dropout=True)
     feed_forward, x, seen = feed_forward.to(device).eval(), random((2, 5, 32), torch.float32, device), []
     expected = feed_forward(x)
@@ -77,7 +78,7 @@ def test_dropout_is_left_out_when_it_does_nothing(device):
 
 
 def test_processor_arguments_that_are_warned_of(monkeypatch):
-    """In a patched processor, the deprecated argument `scale` still triggers diffusers' deprecation message."""
+    """If a patched attention processor gets the deprecated argument `scale`, diffusers' deprecation message appears."""
     told = []
     monkeypatch.setattr(processors, "deprecate", lambda *args, **_: told.append(args[0]))
     attn = attention()

@@ -1,4 +1,4 @@
-"""Tests that a patched model still supports state dicts, copies, pickle, hooks, moves and casts."""
+"""Tests of common operations on a patched model: state dicts, copies, pickle, hooks, moves, casts, deletion."""
 
 import copy
 import gc
@@ -32,8 +32,8 @@ def assert_patched(model, expected):
 
 
 def test_state_dict():
-    """The state dict of a patched model has the original keys and tensors. The patched and the unpatched model load
-    each other's state dict."""
+    """`patch` does not change the keys and tensors of a state dict. A patched model loads the state dict of an
+    unpatched model, and vice versa."""
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
@@ -46,7 +46,7 @@ def test_state_dict():
 
 
 def test_safetensors(tmp_path):
-    """The safetensors file of a patched model equals the file of the unpatched model, and loads into either model."""
+    """Patched and unpatched models have equal safetensors files. A patched model can load such a file."""
     safetensors = pytest.importorskip("safetensors.torch")
     stock, model = net(), patched_net()
     for name, saved in (("stock", stock), ("patched", model)):
@@ -59,7 +59,7 @@ def test_safetensors(tmp_path):
 
 
 def test_save_pretrained(tmp_path):
-    """diffusers saves a patched model, and loads the saved model as an unpatched model."""
+    """A patched diffusers model can be saved with `save_pretrained`. The loaded model is unpatched."""
     model = ltx()
     stock = model(**ltx_input())[0]
     oxiwarp.patch(model, cpu_kernels=True)
@@ -70,7 +70,7 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """isinstance, class names and signatures of patched modules are unchanged, because other code relies on them."""
+    """Patched modules keep class name, `isinstance` result and signature, on which third-party code relies."""
     import inspect
 
     model, stock = patched_net(), net()
@@ -83,7 +83,7 @@ def test_names_and_classes():
 
 @pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
 def test_copies(how):
-    """Copies of a patched model are patched, have the same results and can be unpatched separately."""
+    """A copy of a patched model is patched and has the same results. It can be unpatched separately."""
     model = patched_net()
     expected = model(net_input())
     if how == "deepcopy":
@@ -109,8 +109,8 @@ def test_old_pickle_protocols():
 
 
 def test_hooks():
-    """Forward hooks registered before or after `patch` run once per call, see the kernel's output and survive
-    `unpatch`."""
+    """Forward hooks registered before or after `patch` run once per call and receive the kernel's output. After
+    `unpatch` they are still registered."""
     model, seen = net(), []
     model.before.register_forward_pre_hook(lambda module, args: seen.append("pre"))
     model.before.register_forward_hook(lambda module, args, output: seen.append(output))
@@ -126,7 +126,7 @@ def test_hooks():
 
 
 def test_moves_and_casts(device):
-    """A patched model may be moved and cast. The formula is chosen by dtype at each call."""
+    """A patched model can be moved and cast after `patch`, because the kernel is chosen by the dtype of each call."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = net()
         oxiwarp.patch(model, cpu_kernels=True)
@@ -146,8 +146,8 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """For weights and widths that the kernel does not support, a patched norm runs its original forward or raises the
-    original error."""
+    """If the kernel does not support the weight or the input's width, a patched norm returns the original result or
+    raises the original error."""
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
         module = nn.RMSNorm(96, eps=1e-6)
@@ -162,20 +162,21 @@ def test_weights_and_widths_that_no_kernel_takes():
 
 
 def test_instance_forward_is_left():
-    """`patch` skips a module with a forward on the instance, because the patch would hide it."""
+    """`patch` skips a module with a `forward` on the instance. Otherwise this `forward` would hide the kernel."""
     model = net()
     model.before.forward = lambda x: x
     report = oxiwarp.patch(model)
     assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
     model.offset.forward = (
         model.offset.forward
-    )  # the bound method of the class, which accelerate leaves on the instance
+    )  # accelerate leaves the bound method of the class as an attribute of the instance
     oxiwarp.unpatch(model)
     assert oxiwarp.patch(model).names["offset"] == "replaced"
 
 
 def test_subclass_made_by_another_tool():
-    """`unpatch` restores the original forward even if a tool (such as FSDP) subclasses oxiwarp's class."""
+    """`patch` gives a module a new class, from which a tool such as FSDP may derive another class. `unpatch`
+    nevertheless restores the original `forward`."""
     model, x = patched_net(), net_input()
     own = BeforeWeightRMSNorm.forward(model.before, x)
     model.before.__class__ = type("Wrapped", (type(model.before),), {})
@@ -203,8 +204,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 
 def test_patched_again_after_a_parametrization():
-    """`patch` and `unpatch` work after a parametrization was added to a patched module and removed again. A
-    parametrization derives a class from oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class back."""
+    """`patch` and `unpatch` work if a parametrization is registered on a patched module and removed after `unpatch`.
+    Removing it brings back the class that `patch` made, which the next `patch` must not use as the original class."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -218,7 +219,7 @@ def test_patched_again_after_a_parametrization():
 
 
 def test_tensor_subclass_input():
-    """A patched norm runs its original forward for a tensor subclass, so the subclass's dispatch applies."""
+    """For a tensor subclass, a patched norm runs its original `forward`, so `__torch_dispatch__` takes effect."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     model, x = patched_net(), net_input()
@@ -226,7 +227,7 @@ def test_tensor_subclass_input():
 
 
 def test_fake_and_meta():
-    """A patched model on the meta device and a patched model with fake inputs return the right shapes."""
+    """A patched model returns the right shapes on the meta device, and for fake tensors of torch.compile."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.device("meta"):
@@ -240,7 +241,7 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """In forward-mode AD, a patched model gives the original tangent. The public functions raise an error."""
+    """In forward-mode AD, a patched model gives the original tangent. Functions such as `rms_norm` raise an error."""
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
         expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
@@ -252,7 +253,7 @@ def test_forward_mode(grad):
 
 
 class Chain(nn.Module):
-    """A norm that `patch` replaces, and a linear layer that it does not."""
+    """A model with two modules: `patch` replaces the norm, and does not replace the linear."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +299,7 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """A deleted module that was patched is freed with its parameters and with the classes made only for it."""
+    """A deleted patched model is garbage-collected, with its parameters and the classes made only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:
@@ -313,7 +314,7 @@ def test_a_patched_module_is_freed(make, unpatch):
 
 
 def test_an_unpatched_module_gets_its_class_again():
-    """A module that is patched again gets the same class as before, so that torch.compile reuses its code."""
+    """A module that is unpatched and patched again gets the same class, so torch.compile can reuse its code."""
     model = patched_net()
     before = weakref.ref(type(model.before))
     oxiwarp.unpatch(model)
@@ -323,8 +324,8 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """Threads that patch modules of one class at once create one subclass per recipe, so that every module can be
-    copied."""
+    """If several threads call `patch` on modules of one class, all modules get the same new class. Otherwise some of
+    them could not be copied."""
     methods = NormRecipe.methods
 
     def slow(recipe, base):

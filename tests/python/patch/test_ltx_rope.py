@@ -1,4 +1,4 @@
-"""Tests of the fused rotary embedding of LTX-Video, which caches its cos and sin tables for the next step."""
+"""Tests of the patched `LTXVideoRotaryPosEmbed`, which caches its cos and sin tables for the next denoising step."""
 
 import copy
 import io
@@ -38,7 +38,7 @@ SCALE = (1 / 3, 32, 32)
 @pytest.mark.parametrize("scale", [None, SCALE, [1 / 3, 32, 32], (torch.tensor(0.3), 32, 32)])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_rope_bits(batch, scale, device):
-    """The first call and later calls return the tables of the original forward bit for bit."""
+    """The first call, and later calls that use the cache, return the tables of the original `forward` bit for bit."""
     own, module = rope()(x(batch, device), 2, 3, 4, scale), patched_rope()
     for _ in range(2):
         for table, right in zip(module(x(batch, device), 2, 3, 4, scale), own, strict=True):
@@ -46,8 +46,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """Tables are cached per size and scale, independent of the batch size. Another size, scale or module constant gives
-    other tables."""
+    """The patched module caches RoPE tables by size and scale, for all batch sizes. For another size, scale or theta,
+    it computes other tables."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -72,7 +72,7 @@ def test_rope_trained_after_inference_mode():
 
 
 def test_rope_is_not_copied():
-    """Neither copies nor pickles of the module contain the cached tables. The cache does not keep the module alive."""
+    """Copies and pickles of the patched module lack its cached RoPE tables. The cache keeps no module alive."""
     module = patched_rope()
     module(x(), 2, 3, 4)
     assert kept[module] and copy.deepcopy(module) not in kept
@@ -85,7 +85,7 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """The cached tables are dropped by `unpatch` and by a move of the module, as offloading does."""
+    """`unpatch` drops the cached RoPE tables of a module. A move of the module, as by offloading, does so too."""
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
         module(x(), 2, 3, 4)
@@ -97,8 +97,9 @@ def test_rope_is_forgotten():
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
-    """If a caller modifies the cached tables, attention reads the full tables, and the next call returns correct
-    tables. Attention also reads full tables if cos and sin do not come from one cached pair."""
+    """If the caller modifies the cached RoPE tables, the next call returns correct tables. Attention then reads the
+    modified tables, instead of the cached half-width tables. It also does so if sin is replaced by another
+    tensor."""
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):
@@ -112,8 +113,8 @@ def test_tables_that_are_written_to(inference):
 
 
 def test_rope_leaves_the_rest(monkeypatch):
-    """Given coordinates, a hooked module and fake tensors run the original forward. Tables larger than `MOST_BYTES` are
-    not cached."""
+    """The patched module runs its original `forward` if it has a hook, or if it gets coordinates or fake tensors. It
+    does not cache tables larger than `MOST_BYTES`."""
     coordinates = random((2, 3, 24), torch.float32, "cpu")
     assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
     module = patched_rope()
@@ -142,7 +143,7 @@ def test_rope_and_compiled_blocks():
 
 
 def test_rope_captured(cuda):
-    """Under CUDA graph capture, the module computes separate tables in the graph's memory."""
+    """During CUDA graph capture, the patched module computes new RoPE tables in the memory of the graph."""
     module = patched_rope()
     before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -152,7 +153,7 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """Tables computed inside a torch.func transform are not cached, because they must not outlive the transform."""
+    """RoPE tables computed inside a torch.func transform are not cached: they must not be used after it."""
     module = patched_rope()
 
     def total(scale):
@@ -167,7 +168,7 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """Fused attention reads tables of half width, which contain each angle once, in eager mode and compiled. If a hook
+    """The patched attention reads RoPE tables that contain each angle only once, so their width is half. If a hook
     copies the tables, attention reads the full tables, with the same result."""
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)

@@ -1,4 +1,4 @@
-"""Tests of pickles written before the package's modules moved into folders: they still load and work."""
+"""Tests that a patched model pickled by an older version of oxiwarp, with other module paths, loads and works."""
 
 import pickle
 import subprocess
@@ -15,10 +15,10 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# The pickle was written before the move, with protocol 2. It contains a `BareRMSNorm` and an
-# `nn.LayerNorm(64, elementwise_affine=False)` that `patch(nn.Sequential(norm, layer_norm), mode="fast",
-# cpu_kernels=True)` replaced. It also contains the report and its rows. The keys are "norm", "layer_norm",
-# "report" and "rows".
+# A pickle (protocol 2) from a version before modules of the package moved into folders. It contains the
+# modules of `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`: a `BareRMSNorm` and an
+# `nn.LayerNorm(64, elementwise_affine=False)`. It also contains the report and its rows. The keys are "norm",
+# "layer_norm", "report" and "rows".
 PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
 
 
@@ -28,7 +28,7 @@ def old():
 
 
 def test_modules(old):
-    """Modules from an old pickle run the kernels, and have the recipe and class that `patch` gives today."""
+    """Patched modules from the old pickle run the kernels, and have the class and options of newly patched modules."""
     x = random((4, 64), torch.float32, "cpu")
     for name, fresh in (("norm", BareRMSNorm()), ("layer_norm", nn.LayerNorm(64, elementwise_affine=False))):
         stock = fresh(x)
@@ -44,7 +44,7 @@ def test_report(old):
 
 
 def test_written_again(old):
-    """If the loaded objects are pickled again, the new pickle contains only today's module names."""
+    """If the objects from the old pickle are pickled again, the new pickle contains only current module paths."""
     data = pickle.dumps(old, protocol=2)
     assert pickle.loads(data)["rows"] == old["rows"]
     for name in OLD_NAMES:
@@ -53,7 +53,7 @@ def test_written_again(old):
 
 
 def test_before_any_import():
-    """An old module name can be imported before any other part of oxiwarp, as unpickling may do."""
+    """Unpickling may import an old module path before any other part of oxiwarp. This import works."""
     code = "import sys, importlib; importlib.import_module('oxiwarp.fusions._fusion').FusedRecipe"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

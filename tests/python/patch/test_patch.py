@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.patch` and `unpatch`: replaced and skipped modules, results, arguments and reports."""
+"""Tests of `oxiwarp.patch` and `unpatch` on norms: replaced and skipped modules, results, arguments and reports."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ from oxiwarp.patching.norms import forward as norms
 
 @pytest.fixture
 def kernel_calls(monkeypatch):
-    """Record the input of every kernel call that a patched norm makes."""
+    """Record the input tensor of every kernel call that patched norms make."""
     seen, call = [], norms.call
 
     def spy(x, *rest):
@@ -31,7 +31,7 @@ def kernel_calls(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_norm(dtype, device, kernel_calls):
-    """Each kind of norm runs the kernel. The result has the dtype, strides and roundings of the original forward."""
+    """A patched norm runs the kernel. Its result has the dtype, strides and roundings of the original `forward`."""
     model, x = net(dtype, device), random((3, 7, 64), dtype, device)
     own = {name: getattr(model, name)(x) for name in NORMS}
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -46,8 +46,8 @@ def test_each_norm(dtype, device, kernel_calls):
 @pytest.mark.parametrize("make", [ltx, qwen, t5])
 @pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
 def test_models(make, dtype, device, kernel_calls):
-    """In real architectures `patch` replaces all norms, and the output differs only by rounding errors. `unpatch`
-    restores the exact output."""
+    """`patch` replaces all norms of LTX-Video, Qwen and T5 models, and the output differs only by rounding errors.
+    `unpatch` restores the exact output."""
     model = make(dtype, device)
 
     def forward(model, dtype=dtype):
@@ -111,7 +111,8 @@ def test_twice():
 
 
 def test_what_runs_the_own_forward(kernel_calls):
-    """CPU tensors without `cpu_kernels`, autocast, float64 and mixed dtypes run the original forward and no kernel."""
+    """A patched norm runs its original `forward` for CPU tensors (unless `cpu_kernels=True`), autocast, float64 and
+    mixed dtypes."""
     model, x = net(), net_input()
     stock = model(x)
     oxiwarp.patch(model)
@@ -140,7 +141,7 @@ def test_keyword_argument(kernel_calls):
 
 
 def layouts(dtype, device):
-    """Yield name, input, and whether the kernel supports the input's layout. The layouts occur in attention code."""
+    """Yield inputs with the layouts of attention code: name, tensor, and whether the kernel supports this layout."""
     x = random((2, 4, 6, 64), dtype, device)
     yield "contiguous", x, True
     yield "heads transposed", x.transpose(1, 2), True
@@ -162,8 +163,8 @@ def layouts(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layouts(dtype, device, kernel_calls):
-    """Every layout gives the original result and strides. If the rows are regular in any order, the kernel reads the
-    input without a copy."""
+    """For every input layout, a patched norm returns the original result and strides. If the kernel supports the
+    layout, it reads the input without a copy."""
     model = net(dtype, device)
     for name in NORMS[:3]:
         norm = getattr(model, name)
@@ -193,8 +194,8 @@ def test_only_and_skip():
 
 
 def test_pipelines():
-    """`patch` accepts an object with `.components` or `.model` as a pipeline, and raises TypeError for any other object
-    than a module."""
+    """`patch` accepts a pipeline, that is, an object with `.components` or `.model`. For any other object that is not
+    an `nn.Module` it raises TypeError."""
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
@@ -296,8 +297,8 @@ def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps
 
 
 def test_attention_by_itself():
-    """`patch` on a single attention module also replaces its processor. The report uses names relative to this
-    module."""
+    """If the user calls `patch` on an attention module, its processor is replaced too. Names in the report are relative
+    to this module."""
     attention = ltx().transformer_blocks[0].attn1
     report = oxiwarp.patch(attention)
     assert {"processor", "norm_q", "norm_k"} <= set(report.names)
@@ -307,7 +308,7 @@ def test_attention_by_itself():
 
 
 def test_report():
-    """The report lists one row per class and outcome. Plain text and a rich table contain the same facts."""
+    """The report has one row per class and status, e.g. "replaced". Plain text and rich table have equal content."""
     from rich.console import Console
 
     model = net()

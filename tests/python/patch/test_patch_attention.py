@@ -1,5 +1,5 @@
-"""Tests of `patch(..., attention=True)`: fused processors call `oxiwarp.attention` for sizes at which it was measured
-to be faster."""
+"""Tests of `patch(..., attention=True)`: patched attention processors call `oxiwarp.attention` for sizes at which it
+was measured to be faster than torch's attention."""
 
 import copy
 import math
@@ -39,14 +39,15 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Make `patch` choose oxiwarp's attention for every call, as if it were always faster."""
+    """Make patched processors call `oxiwarp.attention` for every size, as if it were faster for every size."""
     monkeypatch.setattr(fusions, "attention_measured", lambda: "9.0")
     monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention == "9.0")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_ltx(dtype, device, calls, measured):
-    """Self-attention and masked cross-attention use oxiwarp's kernel. The result is within rounding errors."""
+    """A patched LTX model calls `oxiwarp.attention` for self-attention and for masked cross-attention. The result is
+    within rounding errors."""
     model, inputs = ltx(dtype, device), ltx_input(dtype, device)
     stock = model(**inputs)[0]
     report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -63,7 +64,7 @@ def test_ltx(dtype, device, calls, measured):
     ("mode", "attention", "ours"), [("exact", None, 0), ("exact", True, 4), ("fast", None, 4), ("fast", False, 0)]
 )
 def test_when(mode, attention, ours, calls, measured):
-    """Mode "fast" uses oxiwarp's attention by default, mode "exact" only with `attention=True`."""
+    """In mode "fast", `oxiwarp.attention` is used by default. In mode "exact" it is used only with `attention=True`."""
     model = ltx(torch.bfloat16)
     oxiwarp.patch(model, mode=mode, attention=attention, cpu_kernels=True)
     model(**ltx_input(torch.bfloat16))
@@ -71,8 +72,8 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """A backend that the user sets on the model or around the call stays active, also if it is torch's default
-    backend."""
+    """If the user sets an attention backend on the model or around the call, a patched model uses it. This holds even
+    if it is torch's default backend."""
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -90,7 +91,7 @@ def test_another_backend(calls, measured):
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # in diffusers
 @pytest.mark.parametrize(("make", "make_input"), [(ltx, ltx_input), (sdxl, sdxl_input)], ids=["ltx", "sdxl"])
 def test_compile(make, make_input, device, measured):
-    """The choice of attention does not break the compiled graph, and is the same as in eager mode."""
+    """A patched model compiles to one graph, which calls `oxiwarp.attention` as often as eager mode does."""
     model, inputs, graphs = make(torch.bfloat16, device), make_input(torch.bfloat16, device), []
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
     with Operators() as operators:
@@ -103,9 +104,10 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """oxiwarp's attention is chosen only under measured conditions.
+    """`oxiwarp.attention` is chosen only for calls like the measured ones.
 
-    These are a GPU, 16 bits, a head dimension and token counts of the table, a key mask at most, and no gradient.
+    The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of measurements.
+    The mask, if any, depends only on the key. No gradient is needed.
     """
 
     def asked(q, k=None, mask=None, attention="9.0"):
@@ -138,7 +140,7 @@ def test_conditions(monkeypatch):
 
 
 class Counted(int):
-    """A size that counts its comparisons. With dynamic shapes each comparison makes a guard."""
+    """An integer that counts its comparisons. torch.compile makes a guard for each comparison of a dynamic size."""
 
     def counted(name):
         def compare(self, other):
@@ -153,8 +155,8 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """With dynamic sizes, the choice of attention adds few guards to the compiled graph and equals the choice in eager
-    mode. 50 guards would take minutes to compile."""
+    """With dynamic sizes, a compiled model chooses the same attention as in eager mode. The choice needs few
+    comparisons, because each one adds a guard, and 50 guards take minutes to compile."""
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
         Counted.compared = 0
@@ -175,7 +177,8 @@ def test_dynamic_sizes(kind):
     ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
 )
 def test_gpus(monkeypatch, there, capability, ours):
-    """On a GPU without measurements, `patch` uses torch's attention, and the report has no note."""
+    """`oxiwarp.attention` was measured only on some GPU architectures. On others, `patch` uses torch's attention, and
+    the report has no note."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)
@@ -186,9 +189,9 @@ def test_gpus(monkeypatch, there, capability, ours):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_beside_the_feed_forward(name, measured, monkeypatch, device):
-    """The attention writes into the buffer that the joint output projection reads, eager and compiled.
+    """In single-stream blocks, `oxiwarp.attention` writes directly into the input buffer of the output projection.
 
-    With a hook on the attention, its result is copied into the buffer.
+    If the attention module has a hook, its result is copied into this buffer instead.
     """
     family, dtype = FAMILIES[name], torch.bfloat16
     model = build(family, dtype, device)
@@ -214,8 +217,8 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """Return a copy of the linear with the first half of each weight block, as on one of two tensor-parallel ranks.
-    `sizes` are the sizes of the blocks along `dim`: 0 for rows, 1 for columns."""
+    """Return a copy of the linear with half of its weight, as on one of two tensor-parallel ranks. The weight consists
+    of blocks with the given `sizes` along `dim` (0: rows, 1: columns), and the first half of each block is kept."""
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
     made = copy.deepcopy(linear)
@@ -228,8 +231,8 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """A patched model matches if its linear layers have half of the heads and of the feed-forward columns. One of two
-    tensor-parallel ranks has such layers."""
+    """A patched model matches the unpatched model if its linears have only half of the heads and feed-forward columns.
+    This is the case on one of two tensor-parallel ranks."""
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)
@@ -256,7 +259,7 @@ def test_part_of_the_heads(name, ours, measured, device):
 
 
 class Guided:
-    """Perturbed attention guidance: calls a processor twice for the same tokens and keeps the first result."""
+    """A processor as in perturbed attention guidance: it calls another processor twice and keeps the first result."""
 
     def __init__(self, inner, copies):
         self.inner, self.copies = inner, copies
@@ -269,7 +272,8 @@ class Guided:
 
 
 def test_two_attentions_of_the_same_tokens(measured):
-    """Two attentions of the same tokens have separate results, which are still valid after the block."""
+    """If a processor runs twice for the same tokens, the second result does not overwrite the first. The first result
+    is valid even after the block has returned."""
     family, dtype, results = FAMILIES["flux"], torch.bfloat16, []
     for copies in (True, False):
         model = build(family, dtype)
@@ -282,8 +286,8 @@ def test_two_attentions_of_the_same_tokens(measured):
 
 @pytest.mark.parametrize("name", ["ltx", "sdxl"])
 def test_replaced_sdpa(name, calls, measured, monkeypatch):
-    """If third-party code replaces torch's SDPA, its function runs instead of `oxiwarp.attention`. torch's
-    `context_parallel` needs this."""
+    """If third-party code replaces `F.scaled_dot_product_attention`, its function runs instead of `oxiwarp.attention`.
+    torch's `context_parallel` needs this."""
     model, inputs = (
         (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
         if name == "ltx"
@@ -305,7 +309,7 @@ def test_replaced_sdpa(name, calls, measured, monkeypatch):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_kept_results(name, measured):
-    """If a hook stores an attention result, the result shares no memory with the tensors that the block uses."""
+    """If a hook stores the result of an attention module, this result shares no memory with tensors of the block."""
     family, dtype, kept = FAMILIES[name], torch.bfloat16, []
     model = build(family, dtype)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)

@@ -19,13 +19,13 @@ class FinalRMSNorm(BareRMSNorm):
 
 
 def with_final(model):
-    """Append a norm to `model` that makes patching fail, and return the model."""
+    """Append a norm to the model for which `patch` raises an error, and return the model."""
     model.last = FinalRMSNorm()
     return model
 
 
 def test_excluded_but_patched_before():
-    """A patched module that a second call excludes keeps its kernel, and the report gives the reason."""
+    """A module that `patch` replaced stays patched if a second `patch` excludes it. The report gives the reason."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")
@@ -38,7 +38,7 @@ def test_excluded_but_patched_before():
 
 
 def test_atomic():
-    """If patching raises an exception, no module stays replaced, and the message names the failing module."""
+    """If `patch` raises an exception, it first restores all modules. The message names the module that failed."""
     model = with_final(net())
     before = {name: (type(module), set(module.__dict__)) for name, module in model.named_modules()}
     message = r"^patch: last \(test_patch_errors\.FinalRMSNorm\): TypeError: no subclasses"
@@ -52,7 +52,7 @@ def test_atomic():
 
 
 def test_atomic_keeps_earlier_patches():
-    """Modules that were patched before a failing call stay patched with their previous options."""
+    """If `patch` raises an exception, modules from an earlier `patch` stay patched with their earlier options."""
     model = net()
     oxiwarp.patch(model, only="before", cpu_kernels=True)
     with pytest.raises(RuntimeError, match="^patch: last"):
@@ -77,8 +77,8 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """If a `patched` block calls `unpatch`, the modules that were replaced before the block are replaced again after
-    it."""
+    """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the state from before the block is restored
+    after it: modules that were patched are patched again."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())
@@ -89,8 +89,8 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """After its block, `patched` restores modules that the block removed. It does not change modules that the block
-    inserted in their place."""
+    """After `with oxiwarp.patched(model)`, modules that the block removed from the model are restored too. Modules that
+    it inserted in their place stay unchanged."""
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)
     with oxiwarp.patched(model, cpu_kernels=True):

@@ -1,4 +1,4 @@
-"""Tests of known faults of patched models that are not fixed yet. The unpatched model passes each test."""
+"""Tests of known faults of patched models that are not fixed yet. The unpatched models do not have these faults."""
 
 import types
 
@@ -13,8 +13,7 @@ import oxiwarp
 
 
 def halves_of_pairs(rope, *args, **kwargs):
-    """Return RoPE tables in which only the elements that Wan's processor reads are right: even cosines and odd
-    sines."""
+    """Return RoPE tables that are right only where Wan's processor reads: `cos[..., ::2]` and `sin[..., 1::2]`."""
     cos, sin = type(rope).forward(rope, *args, **kwargs)
     cos, sin = cos.clone(), sin.clone()
     cos[..., 1::2], sin[..., 0::2] = 7.0, 7.0
@@ -40,8 +39,7 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
     strict=True, raises=AssertionError, reason="review py 33: a processor's fit does not depend on its module's norms"
 )
 def test_report_of_processors_without_norms():
-    """The report must not list a kernel for SD 3's processors, which never run one because SD 3 has no query and key
-    norms."""
+    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list one."""
     family = FAMILIES["sd3"]
     model = build(family)
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -52,7 +50,7 @@ def test_report_of_processors_without_norms():
 
 
 def gradients(model, inputs):
-    """Return the gradients by parameter name. The last double-stream block of the model has a backward hook."""
+    """Train one step, and return the gradients by parameter name. The last block of the model has a backward hook."""
     model.requires_grad_()
     blocks = [module for module in model.modules() if type(module).__name__.endswith("TransformerBlock")]
     handle = blocks[-1].register_full_backward_hook(lambda *args: None)
@@ -68,7 +66,7 @@ def gradients(model, inputs):
 )
 @pytest.mark.parametrize("name", ["qwen_image"])
 def test_gradients_of_unread_outputs(name):
-    """Parameters of the last text feed-forward have no gradient, because no result depends on them."""
+    """The text output of the last block is not used. Parameters that affect only this output have no gradient."""
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -1,8 +1,8 @@
-"""Tests of common changes to models before or after `oxiwarp.patch`.
+"""Tests of common changes to a model, such as a cast or an adapter, made before or after `oxiwarp.patch`.
 
-The patched model must return the results of the unpatched model with the same change. After `unpatch`, its state must
-equal the state of the unpatched model. The changes are in patch_changes*.py, the models in patch_models.py.
-`--matrix=all` runs all combinations.
+The patched model must return the results of an unpatched model with the same change. After `unpatch`, its state must
+equal that of the unpatched model. The changes are in patch_changes*.py, and the models in patch_models.py. By default,
+each change is tested on a few models. `--matrix=all` tests it on all.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ PLAIN = Change(contextlib.nullcontext, ())
 
 
 def cells(everything):
-    """Return change, order and model of each test. By default a change is tested in three orders, each with another
-    model."""
+    """Return the change, the order and the model of each test. The order says when the change is made, e.g. before
+    `patch`. By default, three orders are tested per change, each with another model."""
     rows = {}
     for at, (change, row) in enumerate(CHANGES.items()):
         left_out = ("around", "within")[at % 2]
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc):
 
 
 def test_change(cell, request):
-    """With the change, the patched model returns the results of the unpatched model. After `unpatch` the results are
+    """A changed patched model returns the results of the changed unpatched model. After `unpatch`, the results are
     equal bit for bit."""
     name, order, column = cell
     row, model = CHANGES[name], MODELS[column]
@@ -73,8 +73,8 @@ def test_change(cell, request):
 
 
 def test_selection():
-    """The default run tests each change on at least two models, if it fits two, and each model with at least eight
-    cells."""
+    """Without `--matrix=all`, each change is tested on at least two models if it fits two, and each model is tested
+    with at least eight changes."""
     found = cells(everything=False)
     for change, row in CHANGES.items():
         fitting = sum(fits(row, model.kinds) for model in MODELS.values())

@@ -1,4 +1,4 @@
-"""Tests of offloading patched models with accelerate and diffusers: by module, component, block group or leaf group."""
+"""Tests of patched models whose weights are offloaded by accelerate or diffusers: per module, component or group."""
 
 import pytest
 import torch
@@ -10,10 +10,10 @@ import oxiwarp
 @pytest.mark.parametrize("order", ["patch first", "hook first"])
 @pytest.mark.parametrize("make", [ltx, t5])
 def test_accelerate_offload(make, order):
-    """accelerate's CPU offload works before and after `patch`, and its hooks can be removed.
+    """accelerate's CPU offload can be applied before and after `patch`, and its hooks can be removed.
 
-    The offloaded weights are on the meta device between calls. With hooks a norm runs as a module instead of inside a
-    fused kernel, so its sum may have another order.
+    Between calls, the offloaded weights are on the meta device. A norm with an offload hook runs as a module instead of
+    in a larger kernel, so the order of its sum may differ.
     """
     accelerate = pytest.importorskip("accelerate")
 
@@ -47,7 +47,7 @@ def test_accelerate_offload(make, order):
 
 
 def test_model_cpu_offload(cuda):
-    """diffusers' model offloading, which moves whole components, works before and after `patch`."""
+    """diffusers' model offloading, which moves a whole model between CPU and GPU, works before and after `patch`."""
     accelerate = pytest.importorskip("accelerate")
     outputs = []
     for order in (0, 1):
@@ -72,7 +72,7 @@ def forward(model, device="cpu"):
 @pytest.mark.parametrize("offload_type", ["block_level", "leaf_level"])
 @pytest.mark.parametrize("order", ["patch first", "hooks first"])
 def test_group_offload(order, offload_type, device):
-    """`patch` and `unpatch` find the forwards that diffusers' group offloading hooks replaced on the instance."""
+    """`patch` and `unpatch` work if diffusers' group offloading has set a `forward` on each module instance."""
     hooks = pytest.importorskip("diffusers.hooks")
     reference = ltx(device=device)
     stock = forward(reference, device)
@@ -112,8 +112,7 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' first-block cache works with a patched model: in a second equal step it skips all blocks except the
-    first. The cache looks up blocks by class."""
+    """diffusers' first-block cache finds blocks by their class. It works although `patch` changes this class."""
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()
     stock = model(**inputs)[0]

@@ -1,7 +1,8 @@
-"""Tests of patched models with operands that have other strides, dtypes or batch sizes.
+"""Tests of patched models in which a submodule returns a tensor with other strides, another dtype or another batch
+size.
 
-A submodule may be an adapter, a wrapped linear or hooked. torch's operators promote, broadcast and read any strides, so
-the unpatched model accepts its results. The patched model must return the same result.
+Such a submodule may be an adapter, a wrapped linear or a module with a hook. torch's operators promote, broadcast and
+read any strides, so the unpatched model accepts the tensor. The patched model must return the same result.
 """
 
 import pytest
@@ -26,7 +27,7 @@ TEMBS = ("temb", "time_embed", "adaln", "time_text", "guidance_embed", "modulati
 
 
 def by_columns(x):
-    """Return the same values with a last dimension that is not contiguous."""
+    """Return a tensor with the same values, whose last dimension is not contiguous."""
     return x.mT.contiguous().mT if x.dim() > 1 else x
 
 
@@ -39,7 +40,7 @@ def one_token(x):
 
 
 def changed(change):
-    """Return a forward hook that applies `change` to every floating-point tensor that a module returns."""
+    """Return a forward hook that applies `change` to every floating-point result of a module."""
 
     def each(y):
         return change(y) if isinstance(y, torch.Tensor) and y.is_floating_point() else y
@@ -52,18 +53,18 @@ def linears(name, module):
 
 
 def branches(name, module):
-    """Whether a module is an attention or feed-forward, whose result is added to the residual stream."""
+    """Whether a module is an attention or feed-forward, i.e. a branch that is added to the residual stream."""
     return name.rpartition(".")[2] in (*FEED_FORWARDS, *ATTENTIONS, *CROSS)
 
 
 def added(name, module):
-    """Whether a module is an attention or feed-forward outside of single-stream blocks. Single-stream blocks
-    concatenate both results before the sum."""
+    """Whether the result of an attention or feed-forward is added to the residual stream without another step. In
+    single-stream blocks, both results are concatenated first."""
     return branches(name, module) and "single" not in name
 
 
 def tables(name, module):
-    """Whether a module computes RoPE tables, time embeddings, or modulations for all blocks."""
+    """Whether a module computes inputs of all blocks: RoPE tables, time embeddings or modulations."""
     last = name.rpartition(".")[2]
     return "block" not in name and (last.endswith(TABLES) or any(part in last for part in TEMBS))
 
@@ -77,8 +78,8 @@ def hook(models, which, change):
 
 
 def check(models, inputs, within=None):
-    """Check that the patched model runs fused kernels and returns the unpatched model's results. `within` is the
-    allowed error relative to the largest value."""
+    """Check that the patched model runs kernels and returns the unpatched model's results. If `within` is given, it is
+    the allowed error relative to the largest value."""
     stock, ours = models
     expected = results(stock, ((), inputs))
     with Operators() as operators:
@@ -99,8 +100,8 @@ def pair(name, mode="exact"):
 
 
 def not_turned(name, module):
-    """Whether a module is a linear other than a query or key projection. Qwen-Image passes query and key to
-    `torch.view_as_complex`, which needs contiguous pairs."""
+    """Whether a module is a linear, but not a query or key projection. Qwen-Image passes query and key to
+    `torch.view_as_complex`, which does not accept other strides."""
     return linears(name, module) and not name.endswith(("_q", "_k", "q_proj", "k_proj"))
 
 
@@ -121,8 +122,8 @@ def test_branches_by_columns(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_branches(name):
-    """Attentions and feed-forwards may return bfloat16 in a float32 model. The tolerance is 1e-2, because bfloat16 has
-    a relative precision of 1/256."""
+    """In a float32 model, attentions and feed-forwards may return bfloat16. The tolerance of the result is 1e-2,
+    because bfloat16 has a relative precision of 1/256."""
     models = pair(name)
     hook(models, branches, torch.Tensor.bfloat16)
     check(models, MODELS[name][1](), within=1e-2)
@@ -147,7 +148,7 @@ def test_tables_by_columns(name):
 
 @pytest.mark.parametrize("wide", ["ffn", "attn1"])
 def test_wide_branches(wide):
-    """A module may return float32 in a bfloat16 model whose block casts the residual sum."""
+    """In a bfloat16 model, a branch may return float32 if the block casts the residual sum, as in Wan."""
     models = wan(torch.bfloat16), wan(torch.bfloat16)
     oxiwarp.patch(models[1], cpu_kernels=True)
     hook(models, lambda name, module: name.endswith(f".{wide}"), torch.Tensor.float)
@@ -209,7 +210,8 @@ def streams(x):
     "cls", ["AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"]
 )
 def test_wide_modulations(cls):
-    """A modulated norm in bfloat16 whose linear returns float32 gives the dtype that torch's promotion gives."""
+    """In a patched bfloat16 module such as AdaLayerNormZero, the linear may return float32. The result has the dtype
+    that torch's type promotion gives."""
     from diffusers.models import normalization
 
     torch.manual_seed(0)
@@ -227,8 +229,8 @@ def test_wide_modulations(cls):
 @pytest.mark.parametrize("change", [by_columns, torch.Tensor.bfloat16, one_batch], ids=["columns", "narrow", "batch"])
 @pytest.mark.parametrize("name", ["flux", "Llama"])
 def test_compiled(name, change):
-    """A patched model whose submodules return other strides, dtypes or batch sizes compiles to one graph and matches
-    the unpatched model."""
+    """If submodules return other strides, dtypes or batch sizes, a patched model still compiles to one graph. The
+    results match the unpatched model."""
     models, inputs = pair(name), MODELS[name][1]()
     hook(models, added, change)
     torch._dynamo.reset()
@@ -252,7 +254,7 @@ def test_gradients(change):
 
 
 def called(model, inputs):
-    """Return the names of the called linears, activations, attentions and feed-forwards, in the order of calls."""
+    """Return the names of the linears, activations, attentions and feed-forwards that a model calls, in this order."""
     order, kinds = [], (nn.Linear, nn.GELU, nn.SiLU)
     for name, module in model.named_modules():
         if isinstance(module, kinds) or branches(name, module):
@@ -268,7 +270,7 @@ def test_order_of_calls(name):
 
 
 def test_errors_stay(device):
-    """Operands that torch would reject raise the error of the oxiwarp operator."""
+    """For operands that torch would reject too, a patched model raises the error of the oxiwarp operator."""
     from oxiwarp.patching.fusions.core.ops import gated_residual
 
     x, gate = random((2, 3, 8), torch.float32, device), random((2, 1, 8), torch.float32, device)
@@ -279,7 +281,7 @@ def test_errors_stay(device):
 
 
 class Traced(nn.Module):
-    """A wrapper that makes a model a function of one of its inputs."""
+    """Wraps a model into a module with one input, for `torch.jit.trace`. All other inputs are constant."""
 
     def __init__(self, model, inputs, key):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests of training patched models: gradients, checkpointing, adapters, autocast and second derivatives."""
+"""Tests of training patched models: gradients, activation checkpointing, adapters, autocast and second derivatives."""
 
 import functools
 
@@ -13,13 +13,13 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.norms import forward as norms
 
-# Tolerance for another order of float32 roundings, for values around 1 and gradients of any smaller size.
+# Tolerance for float32 roundings in another order. Values are around 1, and gradients may be smaller.
 CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Record the names of the fusions with kernels whose methods run, and "norm" for each norm call with gradients."""
+    """Record the names of fusions (replacement methods) that run, and "norm" for each norm call with gradients."""
     seen = []
     for name, fusion in FUSIONS.items():
         if not fusion.kernels:
@@ -58,7 +58,7 @@ def assert_close(got, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms(dtype, device, ran):
-    """Each kind of norm gives the original gradients, with trained weights and with frozen weights."""
+    """Each kind of patched norm gives the original gradients, with and without a gradient for the norm's weight."""
     stock, model, x = net(dtype, device), net(dtype, device), random((3, 7, 64), dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     for learned in (True, False):
@@ -81,7 +81,8 @@ def test_norms(dtype, device, ran):
 
 
 def test_gradients(device, ran):
-    """Fused blocks, processors and feed-forwards run in grad mode and give every gradient of the unpatched model."""
+    """With gradients enabled, patched blocks, processors and feed-forwards run their kernels. Every gradient matches
+    that of the unpatched model."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))
@@ -90,8 +91,8 @@ def test_gradients(device, ran):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing(use_reentrant, device, ran):
-    """A patched model with activation checkpointing gives the same gradients as without, and recomputes its fused
-    blocks."""
+    """A patched model gives the same gradients with and without activation checkpointing. With checkpointing, the
+    backward pass runs the kernels of its blocks again."""
     model = learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     expected = gradients(model, ltx_input(device=device))
@@ -103,7 +104,7 @@ def test_checkpointing(use_reentrant, device, ran):
 
 
 class LoRA(nn.Module):
-    """An adapter that replaces a linear, as an adapter library inserts it."""
+    """A LoRA adapter that contains the linear that it replaces, as in adapter libraries."""
 
     def __init__(self, base):
         super().__init__()
@@ -115,7 +116,7 @@ class LoRA(nn.Module):
 
 
 class Quantised(nn.Linear):
-    """A linear with a quantized weight, which is multiplied by a step size before use."""
+    """A linear with an integer weight, which is multiplied by a step size before use, as in quantization libraries."""
 
     def __init__(self, base):
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None)
@@ -128,7 +129,7 @@ class Quantised(nn.Linear):
 
 
 def replace_linears(model, by):
-    """Replace every linear of the blocks by `by(linear)`, and return the model."""
+    """Replace every linear in the model's blocks by `by(linear)`, and return the model."""
     torch.manual_seed(1)
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and name.startswith("transformer_blocks"):
@@ -141,8 +142,8 @@ def replace_linears(model, by):
 @pytest.mark.parametrize("order", ["linears first", "patch first"])
 @pytest.mark.parametrize("linear", [LoRA, Quantised])
 def test_other_linears(linear, order, mode, ran):
-    """Adapters and quantized linears in place of every linear are called and trained, whether inserted before or after
-    `patch`."""
+    """If adapters or quantized linears replace every linear, a patched model calls and trains them. They may be
+    inserted before or after `patch`."""
     stock, model = replace_linears(ltx(), linear), ltx()
     steps = [
         lambda model: replace_linears(model, linear),
@@ -156,8 +157,7 @@ def test_other_linears(linear, order, mode, ran):
 
 @pytest.mark.parametrize("order", ["adapters first", "patch first"])
 def test_peft(order, ran):
-    """Adapters that diffusers manages with peft can be added, disabled, enabled, fused and unfused on a patched
-    model."""
+    """On a patched model, adapters of diffusers (peft) can be added, disabled, enabled, fused and unfused."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v", "to_out.0", "proj"])
 
@@ -187,8 +187,7 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast every block and norm runs its original method, so the gradients equal the original gradients bit
-    for bit."""
+    """Under autocast, patched blocks and norms run their original code, so that all gradients are equal bit for bit."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):
@@ -199,7 +198,7 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """Fused blocks also run in inference mode, whose tensors have no version counters, and return the same result."""
+    """In inference mode, whose tensors have no version counters, patched blocks run and return the same result."""
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -212,7 +211,7 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """A second derivative through the kernels raises RuntimeError. After `unpatch` the second derivative works."""
+    """A second derivative of a patched model raises RuntimeError. After `unpatch` it works."""
     model, x = net().requires_grad_(), net_input().requires_grad_()
     oxiwarp.patch(model, cpu_kernels=True)
 

@@ -1,5 +1,5 @@
-"""Tests of patching a model in parts, repeatedly or temporarily: results match the unpatched model, and `unpatch`
-restores its state."""
+"""Tests of patching a model in parts, several times, or temporarily. The results match the unpatched model, and
+`unpatch` restores its state."""
 
 import gc
 import weakref
@@ -60,7 +60,7 @@ def without_norms(model):
 
 
 def for_a_while(model):
-    """Nest two `patched` blocks. At the end of each block the model has the state from its start."""
+    """Nest two `with oxiwarp.patched(model)` blocks. Each block restores the state that the model had at its start."""
     stock = state(model)
     with oxiwarp.patched(part_of(model), cpu_kernels=True, allow_empty=True, mode="fast"):
         before = state(model)
@@ -116,8 +116,7 @@ def test_way(way, column):
 
 @pytest.mark.filterwarnings(MOCHI)
 def test_models_are_freed():
-    """Models that were patched, called, unpatched and patched again are freed after deletion, with all modules and
-    parameters."""
+    """A model that is patched, called, unpatched and patched again is freed with its parameters after deletion."""
     alive = {}
     for name, (make, inputs, _) in MODELS.items():
         model = make()
@@ -129,6 +128,7 @@ def test_models_are_freed():
         del model, parts
     gc.collect()
     kept = [f"{name}: {path}" for name, parts in alive.items() for path, part in parts if part() is not None]
-    # diffusers keeps `pos_embed` modules alive, because they are keys of a method's cache.
+    # diffusers keeps `pos_embed` modules alive, because it caches results of a method, with the module as the
+    # key.
     kept = [path for path in kept if "pos_embed" not in path]
     assert not kept

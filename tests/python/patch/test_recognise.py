@@ -1,5 +1,4 @@
-"""Tests of RMSNorm recognition: the probe finds the roundings of diffusers, transformers and artificial norm
-classes."""
+"""Tests of how `patch` recognises an RMSNorm: it calls the module with a random tensor and compares roundings."""
 
 import importlib
 from types import MethodType
@@ -67,8 +66,8 @@ def test_known(module, name, arguments, formula):
     )
     assert (torch.float32, torch.float32 if weight else None) in formulas
     assert eps_name in ("eps", "variance_epsilon")
-    # With float32 weights and 16-bit inputs, classes that cast the result back have a kernel. Classes that
-    # promote have none.
+    # If the weight is float32 and the input has 16 bits, norms that cast the result back to 16 bits have a
+    # kernel. Norms that return float32 have none.
     assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
 
 
@@ -135,8 +134,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """A norm that adds eps outside of the square root is not recognised, also for a small eps. In 16 bits, only rows of
-    about the magnitude of eps show the difference."""
+    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. For a small eps, only rows with
+    values of about this size show the difference in 16 bits."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -172,8 +171,8 @@ def test_depends_on_more_than_rows(forward, reason):
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):
-    """`patch` must skip a norm with an eps that the operator rejects. The original forward accepts this eps, but the
-    kernel call would raise an error."""
+    """`patch` skips a norm whose eps the operator `rms_norm` rejects. The original `forward` accepts this eps, but a
+    call of the operator would raise an error."""
     with pytest.raises(Unsuitable, match=reason):
         recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
 
@@ -191,8 +190,8 @@ def test_weights_of_other_widths():
 
 
 def test_forward_replaced_in_the_class():
-    """After third-party code replaced the class's forward, `patch` probes the new forward and uses it as the original
-    one. Kernel libraries replace forwards in this way."""
+    """If third-party code replaces the `forward` of a norm class, as kernel libraries do, `patch` recognises the new
+    `forward`. It also uses the new `forward` as the original one."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)
@@ -205,8 +204,8 @@ def test_forward_replaced_in_the_class():
 
 
 def test_rounded_offset_is_float32_only():
-    """The kernel computes `1 + w` in float32. A norm that rounds this sum to a 16-bit weight dtype is recognised only
-    for float32."""
+    """The kernel computes `1 + weight` in float32. Some norms round this sum to the weight's dtype. `patch` recognises
+    them only for float32 weights."""
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
     assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas
@@ -235,8 +234,7 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """A probe changes no random state and calls no hook. It needs no weight values, so a module on meta is
-    recognised."""
+    """Recognition of a norm changes no random state and calls no hook. It works on the meta device."""
     state = torch.random.get_rng_state()
     with torch.device("meta"):
         module = nn.RMSNorm(48, eps=1e-6)
@@ -264,7 +262,7 @@ def test_default_dtype(dtype):
 
 
 class GainRMSNorm(nn.Module):
-    """A norm whose formula depends on a private attribute and on a method that its forward calls."""
+    """A norm whose result depends on a private attribute, and on a method that its `forward` calls."""
 
     def __init__(self, gain=0.0):
         super().__init__()
@@ -280,7 +278,7 @@ class GainRMSNorm(nn.Module):
 
 
 def assert_own(module, x):
-    """Check that the module is replaced and returns the result of its class's forward."""
+    """Check that a module is patched and returns the result of its original `forward`."""
     assert class_swap.is_replaced(module)
     torch.testing.assert_close(module(x), GainRMSNorm.forward(module, x))
 
@@ -337,8 +335,8 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """Under FakeTensorMode, `patch` still recognises a norm. The probe leaves this mode, because fake tensors have no
-    values to compare."""
+    """Under FakeTensorMode, `patch` still recognises a norm. It leaves this mode to call the norm, because fake tensors
+    have no values."""
     with FakeTensorMode():
         module = GainRMSNorm()
         oxiwarp.patch(module, cpu_kernels=True)
@@ -359,8 +357,8 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
 
 
 def test_a_norm_that_fsdp2_holds():
-    """`patch` replaces a norm under FSDP2. `fully_shard` gives this norm a class whose `__new__` needs the arguments of
-    `__init__`."""
+    """`patch` replaces a norm under FSDP2. `fully_shard` gives the norm a class that cannot be instantiated without the
+    arguments of `__init__`."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         module, x = BeforeWeightRMSNorm(64), torch.randn(5, 64)

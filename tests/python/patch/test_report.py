@@ -1,4 +1,4 @@
-"""Tests of the report of `patch` as text in 80 columns, in a rich console and as notebook HTML."""
+"""Tests of the three forms of `patch`'s report: text in 80 columns, rich table in a console, HTML in a notebook."""
 
 import io
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ LONG = "HunyuanVideoTokenReplaceSingleTransformerBlock"
 
 
 def made():
-    """Return a report with diffusers' longest class name, a skipped class and names that HTML must escape."""
+    """Return a report with diffusers' longest class name, a skipped class, and names with HTML special characters."""
     report = Report("exact")
     for at in range(3):
         operators = "ada_norm, gated_residual, gated_residual_ada_norm"
@@ -36,7 +36,7 @@ def rendered(report, width):
 
 @pytest.mark.parametrize("text", [str, lambda report: rendered(report, 80)], ids=["print", "rich"])
 def test_eighty_columns(text):
-    """No line is longer than 80 columns, no class name is broken, and each module path occurs once."""
+    """As text, the report has lines of at most 80 columns and breaks no class name. Each module path occurs once."""
     lines = text(made()).splitlines()
     assert max(map(len, lines)) <= 80
     whole = "\n".join(lines)
@@ -86,8 +86,7 @@ class Cells(HTMLParser):
 
 
 def test_notebook():
-    """`_repr_html_` contains each module path once, every cell of every row, and escapes the markup in class names and
-    reasons."""
+    """The HTML of a report contains each module path once and every cell. Class names and reasons are escaped."""
     report, page = made(), Cells()
     html = report._repr_html_()
     page.feed(html)

@@ -1,4 +1,4 @@
-"""Tests of `copy_chunks`: it copies aligned tensors in 16-byte chunks, and all other tensors with torch's copy."""
+"""Tests of `copy_chunks`: it copies aligned tensors by a kernel in 16-byte chunks, and all others by torch's copy."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ BF16 = torch.bfloat16
 
 
 def beside(columns, first=0, dtype=BF16, device="cpu"):
-    """Return a tensor of NaNs with 40 columns, and a view of `columns` columns that starts at column `first`."""
+    """Return a tensor of NaN with 40 columns, and a view of it: `columns` columns from column `first` on."""
     whole = torch.full((2, 3, 40), torch.nan, device=device, dtype=dtype)
     return whole, whole[..., first : first + columns]
 
@@ -30,7 +30,7 @@ def test_copy(columns, first, dtype, chunks, device):
 
 
 def test_other_tensors(device):
-    """`copy_chunks` also copies between dtypes, from non-contiguous columns and between fake tensors."""
+    """`copy_chunks` also copies between different dtypes, from non-contiguous columns, and between fake tensors."""
     (_, y), x = beside(16, device=device), random((2, 3, 16), torch.float32, device)
     copy_chunks(y, x)
     assert torch.equal(y, x.to(y.dtype))

@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.attention` as an attention implementation of transformers, compared with SDPA."""
+"""Tests of `attn_implementation="oxiwarp"` in transformers models, compared with SDPA."""
 
 import pytest
 import torch
@@ -24,7 +24,8 @@ def padding():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_models(padded, device):
-    """A language model returns the hidden states that SDPA gives, with and without padding."""
+    """With oxiwarp's attention, a language model returns the hidden states that it returns with SDPA. The inputs are
+    with and without padding."""
     model, mask = build("Qwen3", BF16, device), padding().to(device) if padded else None
     results = []
     for implementation in IMPLEMENTATIONS:
@@ -35,7 +36,7 @@ def test_models(padded, device):
 
 
 def test_refused(device):
-    """Arguments that the kernels do not support raise an error if they would change the result."""
+    """An attention argument that the kernels do not support raises an error, if ignoring it would change the result."""
     q, module = random((1, 2, 4, 64), BF16, device), torch.nn.Module()
     bias = torch.zeros(1, 2, 4, 4, device=device)
     transformers_attention.forward(module, q, q, q, None, s_aux=None, cache=None, position_ids=q, position_bias=bias)
@@ -51,8 +52,8 @@ def test_refused(device):
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
 def test_autocast(dtype, device):
-    """For a float32 model under autocast, results and gradients match SDPA. RoPE leaves query and key in float32, and
-    both implementations cast them."""
+    """For a float32 model under autocast, results and gradients match SDPA. In such a model, RoPE returns query and key
+    in float32, so the attention has to cast them."""
     model = build("Llama", torch.float32, device).requires_grad_()
     ids, mask, results = IDS.to(device), padding().to(device), []
     for implementation in IMPLEMENTATIONS:
@@ -67,8 +68,8 @@ def test_autocast(dtype, device):
 
 
 def test_autocast_of_masks(device):
-    """Under autocast, masks and biases are cast too, and the result has autocast's dtype. float64 inputs are not cast
-    and raise an error."""
+    """Under autocast, oxiwarp's attention casts masks and biases too, and the result has autocast's dtype. It does not
+    cast float64 inputs, which raise an error."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
     mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
     with torch.autocast(device.type, BF16):
@@ -84,7 +85,7 @@ def test_autocast_of_masks(device):
 
 
 def test_compiled_autocast(device):
-    """Under autocast, the attention compiles to one graph and returns the eager result."""
+    """Under autocast, a model with oxiwarp's attention compiles to one graph and returns the result of eager mode."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
 
     @torch.compile(fullgraph=True, backend="aot_eager")
@@ -97,16 +98,16 @@ def test_compiled_autocast(device):
 
 
 def test_narrow_values(device):
-    """Values narrower than keys match SDPA with a mask, causal, and with free cache slots. Gradients have the widths of
-    their inputs."""
+    """If values have fewer columns than keys, the attention matches SDPA: masked, causal, and with unused slots in the
+    KV cache. Each gradient is as wide as its input."""
     module = torch.nn.Module()
     q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
     k, mask = k.detach()[..., 1:].requires_grad_(), random((2, 1, 6, 6), torch.float32, device) > -0.5
     for seen, causal in ((None, False), (None, True), (mask, False)):
         with torch.enable_grad():
             y, _ = transformers_attention.forward(module, q, k, v, seen, is_causal=causal)
-            # `k + 0` is an aligned copy. On a GPU, SDPA of torch 2.11 returns another result for keys without
-            # 16-byte alignment next to narrower values.
+            # `k + 0` makes an aligned copy. On a GPU, SDPA of torch 2.11 returns another result if the keys
+            # are not aligned to 16 bytes and the values are narrower.
             right = F.scaled_dot_product_attention(q, k + 0, v, attn_mask=seen, is_causal=causal).transpose(1, 2)
             assert y.shape == right.shape and y.is_contiguous() and (y - right).abs().max() <= 0.02
             dy = random(y.shape, BF16, device, seed=5)
@@ -119,7 +120,7 @@ def test_narrow_values(device):
 
 
 def test_latent_attention(device):
-    """DeepSeek's latent attention, with 24 key columns and 16 value columns, matches SDPA."""
+    """A DeepSeek model, whose keys have 24 columns and values 16, matches SDPA."""
     sizes = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
     experts = dict(n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32)
     shared = {name: size for name, size in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
@@ -133,7 +134,7 @@ def test_latent_attention(device):
 
 
 def test_sinks():
-    """GPT-OSS raises an error, because the attention does not support its sinks."""
+    """With GPT-OSS, oxiwarp's attention raises an error, because it does not support this model's attention sinks."""
     config = transformers.GptOssConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
     model = transformers.GptOssModel(config).eval().to(BF16)
     model.set_attn_implementation(transformers_attention.NAME)
@@ -143,7 +144,7 @@ def test_sinks():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_position_bias(padded, device):
-    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without cached keys."""
+    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without a KV cache."""
     sizes = dict(vocab_size=64, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4)
     model = transformers.T5Model(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
     for seed, (name, parameter) in enumerate(model.named_parameters()):
@@ -168,7 +169,7 @@ def test_position_bias(padded, device):
 
 
 def test_masks_and_bias(device):
-    """For each kind of mask, position bias and mask are combined as transformers combines them for SDPA."""
+    """For each kind of mask, oxiwarp's attention combines position bias and mask as transformers does for SDPA."""
     sdpa = pytest.importorskip("transformers.integrations.sdpa_attention").sdpa_attention_forward
     q, k, module = *(random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9)), torch.nn.Module()
     bias, more = (random((1, 2, 5, 9), BF16, device, seed=seed, scale=2) for seed in (1, 2))
@@ -183,7 +184,7 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """With a cache, a prompt in two parts and one more token match SDPA, also in a patched model. Free slots of a
+    """With a KV cache, a prompt in two parts and one more token match SDPA, also in a patched model. Unused slots of a
     static cache are ignored."""
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}
@@ -197,7 +198,7 @@ def test_caches(name, cache, device):
 
 
 def test_shapes_of_causal(device):
-    """Causal attention without a mask matches SDPA with more, fewer and equally many keys as queries."""
+    """Causal attention without a mask matches SDPA if there are more, fewer, or as many keys as queries."""
     q, long = (random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9))
     for query, key in ((q, long), (long, q), (q, q)):
         y, _ = transformers_attention.forward(torch.nn.Module(), query, key, key, None, is_causal=True)
@@ -207,7 +208,7 @@ def test_shapes_of_causal(device):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_generate(padded, device):
-    """Generation with a static cache that is longer than its contents gives the tokens and logits of SDPA."""
+    """With a static KV cache that is longer than needed, generation gives the same tokens and logits as with SDPA."""
     torch.manual_seed(0)
     model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES)).to(device, BF16).eval()
     mask = padding() if padded else torch.ones_like(IDS)

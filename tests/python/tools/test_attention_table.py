@@ -1,6 +1,6 @@
-"""Tests of the table that tells `patch` for which sizes oxiwarp's attention is faster than torch's.
+"""Tests of the table with the sizes at which oxiwarp's attention is faster than torch's. `patch` uses this table.
 
-They check the rule that builds the table from measurements, and that the table matches its results files.
+They check the rule that makes the table from measurements, and that the table in the package matches its results files.
 """
 
 import sys
@@ -30,9 +30,10 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """The region of sizes where oxiwarp is faster starts above the largest size where oxiwarp is slower.
+    """A region is a set of sizes at which oxiwarp is faster. If oxiwarp is slower at one size, the region has only
+    larger sizes.
 
-    Faster sizes below this size are listed one by one. Equal times count as slower.
+    Smaller sizes at which oxiwarp is faster are listed one by one. Equal times count as slower.
     """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
@@ -47,9 +48,10 @@ def test_faster():
 
 
 def test_keys_between():
-    """Between two measured numbers of keys, the table contains the intersection of their regions.
+    """The sizes at which oxiwarp is faster (a region) are measured for some numbers of keys.
 
-    Adjacent equal regions are merged.
+    For a number of keys between two measured numbers, the table has the intersection of their regions. Adjacent equal
+    regions are merged.
     """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
@@ -59,9 +61,11 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region bounds the queries of one head and the queries of all heads.
+    """A region (sizes at which oxiwarp is faster) has two minima: for the queries of one head, and for those of all
+    heads.
 
-    More heads can make a small number of queries faster. The intersection of two regions satisfies the bounds of both.
+    With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies both
+    minima.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
@@ -73,9 +77,9 @@ def test_queries_of_all_heads():
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
-    """A kernel that writes no output fails the comparison with torch.
+    """If a kernel writes no output, the comparison with torch's result fails.
 
-    Its uninitialized output must not reuse memory that still contains torch's result.
+    The output is allocated in memory filled with NaN. It must not get memory that still contains torch's result.
     """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
@@ -92,7 +96,7 @@ def test_a_kernel_that_writes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("capability", MEASURED)
 def test_table(capability):
-    """The table in the package equals the one made from the results files that it names."""
+    """The table in the package equals the table made from the results folder that the package names."""
     folder = ROOT / MEASURED[capability]["results"]
     if not (ROOT / "benches" / "results").exists():
         pytest.skip("no results beside these tests, as in a bundle")
@@ -101,7 +105,7 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """`write` with the current table leaves the file unchanged. `adopt` adds the table of another GPU."""
+    """If nothing changed, `attention_table.write` keeps the file as it is. `adopt` adds another GPU's measurements."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"
@@ -121,7 +125,7 @@ def test_adopt(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("capability", FASTER)
 def test_note(capability):
-    """The note about the choice of attention kernels names the GPU and every region of sizes."""
+    """The note in `patch`'s report names the measured GPU, and all sizes for which `oxiwarp.attention` is used."""
     note = attention_note(capability)
     assert MEASURED[capability]["gpu"] in note
     for (columns, padded), (regions, _) in FASTER[capability].items():

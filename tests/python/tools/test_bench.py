@@ -21,14 +21,14 @@ from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
-    """Return whether the sample equals the stock model's or has a PSNR above 120 dB."""
+    """Return whether the output of a patched model equals that of the unpatched model, or has a PSNR above 120 dB."""
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # diffusers' Mochi model enables autocast
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
-    """`bench` runs every model unpatched and patched. The float32 samples agree, and the results file is complete."""
+    """`bench` runs each model unpatched and patched. In float32 the outputs agree, and the results file is complete."""
     pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
@@ -46,7 +46,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
-    """`--graphs` replays steps as CUDA graphs. A step that copies a number from the GPU to the CPU is not captured."""
+    """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes, e.g. with `.item()`."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -59,7 +59,7 @@ def test_cuda_graphs(tmp_path, cuda):
 
 
 def test_stopped(tmp_path, monkeypatch):
-    """If a measurement is interrupted, the results file contains the earlier measurements."""
+    """If `bench` is interrupted, the results file contains the measurements that were complete."""
     pytest.importorskip("diffusers")
     bench = importlib.import_module("oxiwarp.cli.bench")
     measure = bench.measure
@@ -77,7 +77,8 @@ def test_stopped(tmp_path, monkeypatch):
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):
-    """`--compile-only` runs the first step of compiled variants. A failing variant does not stop the others."""
+    """`--compile-only` runs the first step of each compiled variant, e.g. patched and compiled. If a variant fails, the
+    next variants still run."""
     pytest.importorskip("transformers")
     options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
     assert main(["bench", *options]) == 0
@@ -99,7 +100,7 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """If a variant or a model fails, the others are still measured, and the exit code is 1."""
+    """If a model, or a variant of it (e.g. compiled), fails, `bench` measures all others. The exit code is then 1."""
     pytest.importorskip("transformers")
     build = WORKLOADS["qwen3"].build
 
@@ -124,9 +125,9 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
 
 
 def test_a_token_again():
-    """`restore` resets the KV cache before each decoding step to the same shapes, strides and values.
+    """Before each decoding step, `restore` resets the KV cache to the same shapes, strides and values.
 
-    With other shapes or strides, torch.compile would recompile the model.
+    If shapes or strides were different, torch.compile would recompile the model.
     """
     pytest.importorskip("transformers")
     workload, found = WORKLOADS["qwen3-decode"], []
@@ -141,7 +142,7 @@ def test_a_token_again():
 
 
 def test_agreement():
-    """`compare` returns the share of equal values and the PSNR, also for equal, infinite and NaN values."""
+    """`compare` returns the fraction of equal values and the PSNR, also for infinite values, NaN and equal tensors."""
     compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
@@ -153,13 +154,14 @@ def test_agreement():
 
 
 def test_command():
-    """The command recorded in the results file omits `--out`, so that it contains no path of this machine."""
+    """The results file contains the command line without `--out`, so that it names no path on this machine."""
     arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
     assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
 
 
 def test_names_of_variants(monkeypatch):
-    """Variant names need no quotes in a shell. `bench` also accepts the names from old results files."""
+    """The names of variants, e.g. `patched-compiled`, need no quotes in a shell. `bench --variant` also accepts the
+    names in old results files."""
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
     assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
@@ -172,9 +174,9 @@ def test_names_of_variants(monkeypatch):
 
 
 def test_progress_in_a_log(tmp_path, capsys):
-    """Without a terminal, `bench` writes a numbered line to stderr for each stage.
+    """If stderr is not a terminal, `bench` writes a numbered line to stderr for each stage.
 
-    The stages are the model, each variant and the rounds.
+    The first stage builds the model. Then each variant, e.g. patched, is a stage. The last stage runs all timed rounds.
     """
     pytest.importorskip("transformers")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]
@@ -191,9 +193,9 @@ def test_progress_in_a_log(tmp_path, capsys):
 
 
 def test_progress_in_a_terminal():
-    """In a terminal, one bar counts the stages and a second bar counts the steps of a stage.
+    """In a terminal, `bench` shows two progress bars: one for its stages, and one for the steps of the current stage.
 
-    Both bars are erased at the end.
+    Both progress bars are erased at the end.
     """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     with Stages(3, console) as progress:
@@ -221,5 +223,5 @@ def test_progress_in_a_terminal():
     ],
 )
 def test_categories(kernel, kind):
-    """`category` derives the category of a kernel from its name: oxiwarp, matrix product, attention or other."""
+    """`category` finds the category of a kernel by its name: oxiwarp, matrix multiplication, attention or other."""
     assert category(kernel, {"ada_norm_rms_bf16"}) == kind

@@ -1,6 +1,6 @@
-"""Tests of `benches/python/curve.py` without a GPU: the measured sizes and the comparison of single tokens.
+"""Tests of `benches/python/curve.py` without a GPU: the measured sizes, and the check of single tokens.
 
-The benchmark computes some tokens in calls of one token each. Their results must equal the results of the full call.
+For this check, the benchmark also computes some tokens alone, in a call with one token. The results must be equal.
 """
 
 import sys
@@ -25,14 +25,14 @@ def form_of(op):
 
 @pytest.mark.parametrize("op", [op for op in curve.OPS if not form_of(op).backward])
 def test_every_curve_has_all_its_points(op):
-    """The sizes of every op start with one token, and rounding makes no two of them equal."""
+    """Each op is measured for `POINTS` different numbers of tokens, the first of which is 1."""
     form = form_of(op)
     tokens = curve.tokens_of(form, form.cases[0][1])
     assert len(tokens) == curve.POINTS and tokens[0] == 1, tokens
 
 
 def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """`tokens_alone` detects one wrong token in the full call, such as an overflow of a 32-bit offset causes."""
+    """`tokens_alone` detects one wrong token in a large call, as after an overflow of a 32-bit offset."""
     form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
     x = torch.randn(1, 33, 16).bfloat16()
     right = torch.nn.functional.gelu
@@ -52,7 +52,7 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_tokens_whose_place_counts(op, monkeypatch):
-    """For RoPE, `tokens_alone` passes each single token with its position. It detects a token with a wrong angle."""
+    """For RoPE, `tokens_alone` passes a single token with its position, and detects a token with a wrong angle."""
     form, tokens = form_of(op), 52
     inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
     assert curve.tokens_alone(form, inputs, tokens)
@@ -69,7 +69,7 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
-    """If single tokens cannot be compared, the CSV file says "not compared". A difference is "FAIL"."""
+    """If tokens depend on each other, the CSV file says "not compared". If tokens are wrong, it says "FAIL"."""
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

@@ -1,4 +1,4 @@
-"""Tests of the benchmark programs with invented timings: output files, failures, and results after the time limit."""
+"""Tests of the benchmark programs with invented times instead of a GPU: files, failures, and the time limit."""
 
 import csv
 import json
@@ -30,9 +30,9 @@ TIME = timing.Time(10.0, 9.0, 11.0)
 
 @pytest.fixture(autouse=True)
 def made_up_gpu(monkeypatch):
-    """Replace the facts and timings of a GPU with invented values.
+    """Replace the GPU's properties and times with invented values.
 
-    After the test, restore the SIGTERM handler, because a benchmark program replaces it.
+    The benchmark programs install a SIGTERM handler. After the test, the fixture restores the previous handler.
     """
     taken = signal.getsignal(signal.SIGTERM)
     versions = dict.fromkeys(environment.PACKAGES, "1")
@@ -65,9 +65,9 @@ def measurement(case, copy, rounds, results, device, alone) -> Measurement:
 
 
 def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkeypatch, tmp_path, capsys):
-    """`bench.py` writes the results of each op before it measures the next op.
+    """`bench.py` writes the results of an op to its files before it measures the next op.
 
-    After SIGTERM, it finishes the current case, lists the remaining cases as left out, and writes its plots.
+    After SIGTERM, it finishes the current case, reports the remaining cases as left out, and draws its plots.
     """
     seen = []
 
@@ -93,14 +93,14 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
 @pytest.mark.parametrize("program", [bench, curve, exactness])
 def test_an_op_that_is_none(program, monkeypatch, tmp_path):
-    """If `--only` names an unknown op, the program exits with an error, measures nothing and writes no file."""
+    """If `--only` names an unknown op, a benchmark program exits with an error and writes no file."""
     with pytest.raises(SystemExit, match="--only reelu: no such op; there are .*rms_norm,"):
         run(program, monkeypatch, tmp_path, "--only", "silu,reelu")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
-    """If the measurement of overheads fails after the last op, results.csv contains the results of all ops."""
+    """If the measurement of overheads after the ops fails, results.csv still contains the results of all ops."""
 
     def fail(*_):
         raise RuntimeError("a fresh process failed")
@@ -113,9 +113,10 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """A goal for every case of an op counts a case as not measured if the case or its baseline did not run.
+    """A performance goal may cover all cases of an op. If a case or its baseline did not run, the goal is "not
+    measured".
 
-    One case that misses the goal fails the goal.
+    If one case misses the goal, the goal fails.
     """
 
     def measured(case, *rest):
@@ -148,9 +149,10 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Compare the providers of a form with the reference, without compilation.
+    """Check all implementations of an op against its reference, without compilation.
 
-    Returns: the correct providers, the bytes that they write, the wrong providers and the dropped providers.
+    Returns: the correct implementations, the bytes of their results, messages about wrong results of oxiwarp, and
+    messages about failed baselines.
     """
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
@@ -160,7 +162,7 @@ def checked(form, monkeypatch):
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
-    """A baseline may overwrite its inputs, as Liger's rotation does. The reference uses the original inputs."""
+    """A baseline such as Liger's RoPE may overwrite its inputs, because the check gives it copies."""
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
     def in_place(_, q, k, cos, sin):
@@ -174,7 +176,7 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
-    """If the reference chain fails (out of memory), nothing is measured and oxiwarp is not reported as wrong."""
+    """If the model's torch code fails (out of memory), nothing is measured. oxiwarp does not count as wrong."""
 
     def out_of_memory(**_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -186,7 +188,7 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
 def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
-    """`attention.py` exits with 1 if oxiwarp's result is NaN, missing, or less accurate than the baseline."""
+    """`attention.py` exits with 1 if oxiwarp's result is NaN, is missing, or has a larger error than the baseline."""
 
     def measure(case, rounds, error=0.9e-3):
         errors = {"oxiwarp": error, "cuDNN": 1e-3}
@@ -211,7 +213,7 @@ def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
-    """After SIGTERM, `exactness.py` writes the completed comparisons and names the ops that it skipped."""
+    """After SIGTERM, `exactness.py` writes the comparisons that are complete, and lists the ops that it skipped."""
     monkeypatch.setattr(exactness, "has_ours", lambda form: True)
     asked = []
 
@@ -232,7 +234,7 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
-    """`curve.py` reports a failed op and an op that exceeds the memory. It keeps all measured points."""
+    """`curve.py` reports an op that fails or needs too much memory, and keeps the earlier measurements."""
 
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):

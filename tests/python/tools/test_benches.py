@@ -1,6 +1,6 @@
-"""Tests of the benchmarks' PyTorch chains and float64 references with few tokens, without a GPU.
+"""Tests of the torch code and the float64 references that the benchmarks compare oxiwarp with. They need no GPU.
 
-They detect a wrong formula before a GPU measures it.
+They use few tokens, and find a wrong formula before a benchmark runs on a GPU.
 """
 
 import inspect
@@ -33,8 +33,8 @@ def name(form: Form) -> str:
 
 
 CPU = torch.device("cpu")
-# Factor on the error limit. On the CPU, float32 has larger errors: sums of up to 262,144 terms, exp and tanh
-# that differ by a few units in the last place, and the angles of large positions.
+# Factor on the error limit. On the CPU, float32 results have larger errors for three reasons: sums of up to
+# 262,144 terms, other roundings of exp and tanh, and angles of large positions.
 SLACK = {torch.bfloat16: 1, torch.float32: 8}
 
 
@@ -77,7 +77,7 @@ def test_chain_has_the_bits_of_the_models_own_classes(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS, ids=name)
 def test_ours_is_right(form):
-    """oxiwarp's result has the shape of the eager chain's result, and a similar error, in every mode."""
+    """In every mode, oxiwarp's result has the shape of the eager result, and an error within the benchmark's limit."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     inputs = inputs_of(form, torch.bfloat16)
@@ -91,7 +91,7 @@ def test_ours_is_right(form):
 
 
 def test_alone():
-    """With `alone`, the benchmark measures only oxiwarp, in every mode, for a comparison of two builds."""
+    """With `alone`, the benchmark measures only oxiwarp, in every mode. This is enough to compare two builds."""
     form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
     inputs = inputs_of(form, torch.bfloat16)
     right, _ = right_providers(form, few(form), inputs, results, alone=True)
@@ -99,7 +99,7 @@ def test_alone():
 
 
 def test_a_wrong_formula_is_found():
-    """The accuracy check rejects a chain with a slightly wrong scale and a result of NaN."""
+    """The benchmark's accuracy check rejects a result of NaN, and a result computed with a slightly wrong scale."""
     form = next(form for form in FORMS if form.op == "ada_norm")
     inputs = inputs_of(form, torch.bfloat16)
     right = run(form, form.eager, inputs)
@@ -114,7 +114,7 @@ def test_a_wrong_formula_is_found():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.chunked], ids=name)
 def test_reference_of_parts_is_that_of_the_whole(form, monkeypatch):
-    """The reference of a few tokens at a time equals the reference of all tokens."""
+    """The float64 reference is the same if it is computed for a few tokens at a time or for all at once."""
     inputs = inputs_of(form, torch.float32)
     whole = tuple_of(prepare(form, form.reference, inputs)())
     monkeypatch.setattr("forms.CHUNK", 3 * max(x.numel() for x in inputs.values()) // TOKENS)
@@ -136,7 +136,7 @@ def test_every_op_is_measured_and_has_a_family():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.timed and not form.backward], ids=name)
 def test_both_modes_are_measured_where_there_are_two(form):
-    """If an op has the modes "exact" and "fast", the benchmark measures it in both modes."""
+    """If a public function has the modes "exact" and "fast", its op is measured in both modes."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     both = "mode" in inspect.signature(getattr(oxiwarp, form.function)).parameters

@@ -1,4 +1,4 @@
-"""Tests of comments: comments in Rust and Python sources fit into 110 columns, the width in rustfmt.toml."""
+"""Tests that comments in Rust and Python sources are at most 110 columns wide, which is the width in rustfmt.toml."""
 
 import io
 import re
@@ -14,7 +14,7 @@ UNBREAKABLE = re.compile(r"^\s*(?:///?|//!|#) ?(?:\||\S+$)")
 
 
 def tracked(pattern):
-    """Return the files that git tracks, or nothing outside of a git repository."""
+    """Return the files matching `pattern` that git tracks. Outside of a git repository, return nothing."""
     done = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True)
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).exists()]
 

@@ -1,6 +1,6 @@
-"""Tests of completeness: every function and operator has tensor roles, calls in the tests and kernels.
+"""Tests that every public function and operator has test calls, and that each of its tensor parameters has a role.
 
-The role of a tensor parameter says how tests build and vary it, for example as rows or as a weight.
+The role of a tensor parameter, e.g. rows or weight, says which tensors the tests pass for it.
 """
 
 import inspect
@@ -18,7 +18,8 @@ from oxiwarp.ops._roles import OPERATORS
 
 @pytest.mark.parametrize("name", ops.FUNCTIONS)
 def test_every_tensor_has_a_role(name):
-    """Every tensor parameter of a public function has a role. The test calls pass all required tensors."""
+    """Every tensor parameter of a public function has a role (its kind, e.g. rows or weight). The test calls of the
+    function pass all required tensors."""
     info = INFOS[name]
     for parameter in inspect.signature(info.function).parameters.values():
         if "Tensor" in str(parameter.annotation):
@@ -52,6 +53,6 @@ def test_every_operator_has_kernels(name, key):
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
-    """`register` raises TypeError if a schema or its roles do not match the host function."""
+    """`_native.register` raises TypeError if an operator's schema or tensor roles do not match the Rust function."""
     with pytest.raises(TypeError, match=f"^{text}"):
         _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

@@ -1,4 +1,4 @@
-"""Tests of the figure of `python -m oxiwarp demo` with invented latents: panels, legends and colours."""
+"""Tests of the picture that `python -m oxiwarp demo` draws, with invented latents: panels, legends and colours."""
 
 import pytest
 import torch
@@ -14,10 +14,10 @@ from oxiwarp.cli.png import draw, save  # noqa: E402
 
 
 def outcome(dtype=torch.bfloat16, equal=False):
-    """Return an outcome with known errors.
+    """Return the result of a demo run with known errors.
 
-    The latents of the unpatched model differ by 0.5 from the latents in the wider dtype. The patched latents differ
-    by 0.125 from the unpatched latents, or by nothing if `equal`.
+    The latents of the unpatched model differ by 0.5 from its latents in a wider dtype (the rounding error). The latents
+    of the patched model differ by 0.125 from those of the unpatched model, or not at all if `equal`.
     """
     stock = random((1, 24, 4), torch.float32, "cpu")
     patched = stock if equal else stock + 0.125
@@ -33,7 +33,7 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
-    """The figure shows the difference from the unpatched model, the rounding error and the bound with equal scales."""
+    """The picture shows on one scale: error of the patched model, and rounding error of the unpatched model."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text
@@ -48,7 +48,7 @@ def test_both_errors_are_next_to_each_other():
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
-    """The figure shows times only for a GPU, because the CPU executor's times are not meaningful."""
+    """The picture shows times only for a GPU. Times of the CPU executor say nothing about the kernels."""
     assert any("time" in title for title in titles(draw([outcome()], "here", times=expected))) == expected
     asked = []
     monkeypatch.setattr(demo, "run", lambda *_: outcome())
@@ -63,7 +63,7 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """The legends cover no line, bar or mark, also if all latents are equal and the differences have no logarithm."""
+    """No legend covers a line, bar or mark, also if all latents are equal and log(0) cannot be drawn."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)
@@ -71,7 +71,7 @@ def test_nothing_is_covered(times, equal, tmp_path):
 
 
 def test_colours():
-    """Lines and bars use the colour palette of Okabe and Ito. Lines also differ in style, and bars in hatch."""
+    """Lines and bars have colours of the palette of Okabe and Ito. Lines also differ in style, and bars in hatch."""
     figure = draw([outcome()], "here", times=True)
     assert colors_of(figure) <= set(OKABE_ITO)
     *_, shares, _, steps = axes_of(figure)

@@ -1,4 +1,4 @@
-"""Tests of docs/: code blocks run, generated tables are up to date, and link targets exist."""
+"""Tests of docs/: code blocks run, generated tables are up to date, link targets exist, and terms are standard."""
 
 import importlib
 import os
@@ -37,7 +37,7 @@ RUN_ELSEWHERE = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_run(page):
-    """Every shell block of a page runs, unless a comment before it gives a reason. Every code block has a language."""
+    """Every shell block of a page runs, unless a comment says why not. Every code block names a known language."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in FENCE.finditer(page.read_text()):
         language = block["language"]
@@ -57,7 +57,7 @@ def script(name):
 
 
 def test_tables_are_fresh():
-    """The generated tables of fused chains are up to date. If not, run `python scripts/fused_chains.py`."""
+    """The generated tables of fusions are up to date. If this test fails, run `python scripts/fused_chains.py`."""
     made = script("fused_chains")
     for name, parts in made.PAGES.items():
         text = (ROOT / name).read_text()
@@ -65,7 +65,7 @@ def test_tables_are_fresh():
 
 
 def test_operators_are_fresh():
-    """The operator reference is up to date. If not, run `python scripts/operators.py`."""
+    """docs/reference/operators.md is up to date. If this test fails, run `python scripts/operators.py`."""
     made = script("operators")
     assert made.PAGE.read_text() == made.page(), "docs/reference/operators.md is stale"
 

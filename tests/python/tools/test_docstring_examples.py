@@ -1,4 +1,4 @@
-"""Tests of public functions' docstrings: examples print the shown output on the CPU, and no section is missing."""
+"""Tests of the docstrings of public functions: examples print the output that they show, and no section is missing."""
 
 import doctest
 import inspect
@@ -16,13 +16,13 @@ NOTES = ("Exactness", "Gradients")  # fields of every operator in docs/reference
 
 
 def examples(function):
-    """Return the examples of a function's docstring as a doctest that can use `torch` and `oxiwarp`."""
+    """Return the examples in a function's docstring as a doctest. The examples can use `torch` and `oxiwarp`."""
     names = {"torch": torch, "oxiwarp": oxiwarp}
     return doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", names, function.__name__, None, 0)
 
 
 def lacking(function):
-    """Return the missing parts of an operator's docstring: the example, sections, or arguments in "Args:"."""
+    """Return what an operator's docstring lacks: an example, a section, or an argument in the section "Args:"."""
     text = inspect.getdoc(function) or ""
     missing = [] if examples(function).examples else ["an example"]
     missing += [f"{name}:" for name in SECTIONS if not re.search(rf"^{name}:$", text, re.MULTILINE)]
@@ -33,7 +33,7 @@ def lacking(function):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_examples_print_what_they_show(name):
-    """The docstring examples of every public function print the output that the docstring shows."""
+    """The examples in the docstring of every public function print exactly the output that the docstring shows."""
     report = []
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(examples(PUBLIC[name]), out=report.append)

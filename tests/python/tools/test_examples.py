@@ -1,4 +1,4 @@
-"""Tests of examples/: each example runs on a small model and prints the expected output."""
+"""Tests of the scripts in examples/: each script runs on a small model and prints the expected output."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProc
     ],
 )
 def test_generate_video(options, expected, tmp_path):
-    """`generate_video.py` runs with each combination of its switches. It patches the model only with kernels."""
+    """`generate_video.py` runs with several combinations of options. It calls `patch` only with kernels enabled."""
     ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)

@@ -1,4 +1,4 @@
-"""Tests of measured figures in README and docs: tables equal their results files, and prose cites a results file."""
+"""Tests of measured figures in README and docs: each is in a table made from results files, or cites such a file."""
 
 import re
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as
 
 @pytest.mark.parametrize("name", script("figures").PAGES if DOCS else [])
 def test_tables_are_fresh(name):
-    """The tables of measured figures equal the results files. If not, run `python scripts/figures.py`."""
+    """The tables of measured figures equal their results files. If this test fails, run `python scripts/figures.py`."""
     figures, generated = script("figures"), script("generated")
     text = (ROOT / name).read_text()
     assert generated.fill(text, "figures", figures.PAGES[name]) == text, f"{name} is stale"
@@ -28,7 +28,7 @@ def test_tables_are_fresh(name):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
 def test_prose_has_no_figure_without_a_file(page):
-    """Every time, rate or PSNR on a page is in a generated table, or in a section that links its results file."""
+    """Every time, rate or PSNR on a page is in a generated table, or its section links the results file."""
     text = GENERATED.sub("", page.read_text())
     for allowed in HARDWARE.get(str(page.relative_to(ROOT / "docs")) if page in DOCS else "", ()):
         text = text.replace(allowed, "")
@@ -39,7 +39,7 @@ def test_prose_has_no_figure_without_a_file(page):
 
 
 def test_the_claim_of_the_readme():
-    """The README's claim "x to y % less time" equals the measured mean steps of FLUX.1 and LTX-Video."""
+    """README says "x to y % less time". The numbers follow from the results files of FLUX.1 and LTX-Video."""
     claim = re.search(r"takes (\d+) to (\d+) % less time than with `torch.compile`", (ROOT / "README.md").read_text())
     assert claim, "README has no claim"
     model = script("figures").model

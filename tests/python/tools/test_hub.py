@@ -1,4 +1,4 @@
-"""Tests of the kernel repository for Hugging Face `kernels`: its files, functions, layers and each way to load it."""
+"""Tests of the repository that oxiwarp builds for Hugging Face `kernels`: files, functions, layers, loading."""
 
 import ast
 import json
@@ -69,9 +69,9 @@ def close(y, right):
 
 
 def test_layout(repository):
-    """The repository follows the rules of `kernels`.
+    """The built repository follows the rules of Hugging Face's package `kernels`.
 
-    It has metadata, and its files import only torch, the standard library and each other.
+    It has a metadata file. Its Python files import only torch, the standard library and each other.
     """
     folder = repository / "build" / "torch-cuda"
     metadata = json.loads((folder / "metadata.json").read_text())
@@ -87,9 +87,9 @@ def test_layout(repository):
 
 
 def test_read_only_package(tmp_path, monkeypatch):
-    """`build` writes writable files, even if the installed package is read-only.
+    """If the installed package is read-only, `build` still writes files that can be overwritten.
 
-    A second `build` removes files that the first build did not write.
+    If `build` runs again into the same folder, it removes files that it does not write.
     """
     package = tmp_path / "oxiwarp"
     shutil.copytree(Path(oxiwarp.__file__).parent, package)
@@ -105,7 +105,7 @@ def test_read_only_package(tmp_path, monkeypatch):
 
 
 def test_namespace(module):
-    """The repository registers its operators in a separate torch namespace, next to the package's `oxiwarp`."""
+    """The built repository registers its operators in another torch namespace than the installed package oxiwarp."""
     namespace = module.__name__
     assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
     x = random((3, 64), torch.float32, "cpu")
@@ -114,7 +114,7 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """The functions take `(out, x)` and return `out`, as the functions of kernels-community/activation do."""
+    """The repository's functions take `(out, x)` and return `out`, as those of kernels-community/activation do."""
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))
@@ -123,9 +123,9 @@ def test_functions(module, name, device):
 
 @pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
 def test_layers(module, repository, layer, device):
-    """`kernelize` replaces the forward of a module with the layer's forward, and the result is correct.
+    """`kernels.kernelize` replaces a module's `forward` with that of the layer, which gives the right result.
 
-    A layer class follows the rules of `kernels`: no `__init__`, and flags for compilation and gradients.
+    A layer class follows the rules of `kernels`: it has no `__init__`, and flags for torch.compile and for gradients.
     """
     cls = getattr(module.layers, layer)
     assert "__init__" not in vars(cls) and cls.can_torch_compile and cls.has_backward
@@ -145,7 +145,7 @@ def test_layers(module, repository, layer, device):
 
 
 def test_norms(module, device):
-    """The RMSNorm layers of Llama, Gemma and Qwen3-Next use the parameters of the module that they are bound to."""
+    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the replaced module."""
     x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
     norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     host = nn.Module()
@@ -158,9 +158,9 @@ def test_norms(module, device):
 
 
 def test_roundings(module, device):
-    """In bfloat16, a layer rounds intermediate results in the same places as the module that it replaces.
+    """In bfloat16, a layer rounds intermediate results at the same points as the module that it replaces.
 
-    Layers with the same formula can round differently, for example NewGELU and FastGELU.
+    Two layers may have one formula and different roundings, e.g. NewGELU and FastGELU.
     """
     x, layers = random((64, 64), torch.bfloat16, device), module.layers
     for name, layer in FUNCTIONS.items():
@@ -178,7 +178,7 @@ def test_roundings(module, device):
 @pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
 def test_epsilon(module, name, eps, device):
-    """RMSNorm reads epsilon from `eps` or `variance_epsilon`. If the value is None, it uses torch's default."""
+    """The RMSNorm layer reads epsilon from `eps` or `variance_epsilon`. For None it uses torch's default epsilon."""
     host, x = nn.Module(), random((4, 64), torch.float32, device) * 1e-3
     host.weight = nn.Parameter(torch.ones(64, device=device))
     setattr(host, name, eps)
@@ -187,9 +187,10 @@ def test_epsilon(module, name, eps, device):
 
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
 def test_rotary(module, device, unsqueeze_dim):
-    """`apply_rotary_transformers` equals the rotation in transformers.
+    """`apply_rotary_transformers` returns the result of transformers' `apply_rotary_pos_emb`.
 
-    `apply_rotary` takes the two halves of a head, as kernels-community/rotary does, and its last argument inverts it.
+    `apply_rotary` takes the two halves of each head, as in kernels-community/rotary. Its last argument inverts the
+    rotation.
     """
     q, k = (
         random((2, 4, 6, 16) if unsqueeze_dim == 1 else (2, 6, 4, 16), torch.float32, device, seed=s) for s in (1, 2)
@@ -210,7 +211,7 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """A Llama model whose rotation comes from the repository has the same logits as the original model."""
+    """A Llama model with the RoPE function of the built repository has the logits of the original model."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # shared by all models
 
@@ -236,7 +237,7 @@ def test_local_kernels(repository, monkeypatch):
 
 
 def test_transformers(repository, cuda, tmp_path):
-    """A model that loads RMSNorm through transformers' `KernelConfig` has the original logits (GPU only)."""
+    """A model that loads RMSNorm from the repository by `KernelConfig` has the original logits (GPU only)."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3Config(
         vocab_size=64,

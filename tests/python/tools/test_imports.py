@@ -1,6 +1,6 @@
-"""Tests of imports inside the package: layers import only lower layers, and no files import each other in a cycle.
+"""Tests of imports inside the package oxiwarp: a layer imports only lower layers, and files import without cycles.
 
-py-bindings/pyproject.toml defines the layers. Imports inside functions count too.
+py-bindings/pyproject.toml lists the layers, e.g. `patching` above `ops`. Imports inside functions count too.
 """
 
 import sys
@@ -22,7 +22,7 @@ def graph():
 
 
 def imports(graph):
-    """Return all pairs of a module and a module that it imports directly."""
+    """Return every pair of a module of the package and a module that it imports directly."""
     return [(module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)]
 
 
@@ -33,15 +33,15 @@ def test_layers(monkeypatch, capsys):
 
 
 def test_cycles(graph):
-    """The only import cycles are the pairs in `CYCLES`. Unlike the layers, this test includes `__init__.py` files."""
+    """The only import cycles are those in `CYCLES`. Unlike `test_layers`, this test includes `__init__.py` files."""
     cycles = {tuple(sorted(pair)) for pair in imports(graph) if len({*pair}) == 2 and graph.chain_exists(*pair[::-1])}
     assert cycles == CYCLES
 
 
 def test_internals_of_operators_import_none(graph):
-    """Internal modules of ops/, whose names start with an underscore, import no operator.
+    """A module of ops/ whose name starts with an underscore is internal. It imports no module that defines an operator.
 
-    `_modulation_backward` is the exception, because it calls operators.
+    The exception is `_modulation_backward`, because it calls operators.
     """
     for module, other in imports(graph):
         internal = module.startswith("oxiwarp.ops._") and module != "oxiwarp.ops._modulation_backward"

@@ -27,9 +27,9 @@ from checkout import ROOT
     ],
 )
 def test_what_imports_the_package_has_torch(target, tmp_path):
-    """In a new virtual environment, every target that imports oxiwarp also installs torch.
+    """In a new virtual environment, every make target that imports oxiwarp also installs torch.
 
-    The Makefile installs the wheel without its dependencies.
+    This is necessary because the Makefile installs the oxiwarp wheel without dependencies.
     """
     command = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
     steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

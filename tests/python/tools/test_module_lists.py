@@ -1,4 +1,4 @@
-"""Tests of `scripts/module_lists.py`: module lists in the sources are up to date, and a new file changes its list."""
+"""Tests of `scripts/module_lists.py`: module lists are up to date, and a new source file changes one of them."""
 
 import shutil
 import sys

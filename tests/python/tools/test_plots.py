@@ -1,4 +1,4 @@
-"""Tests of the benchmark plots with invented CSV files: names, colours, marks, and legends that cover nothing."""
+"""Tests of the benchmark plots with invented measurements: names, colours and marks, and that legends cover nothing."""
 
 import csv
 import json
@@ -39,9 +39,9 @@ def result(op, model, provider, us):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Write invented results of every op for two models, and return their folder.
+    """Write invented results of every op for two models, and return the results folder.
 
-    softmax has no torch.compile timing. cross_entropy has a timing of `F.cross_entropy` for one of the two models.
+    Two baselines are missing: torch.compile for softmax, and `F.cross_entropy` for the second model.
     """
     lines = []
     for number, op in enumerate(OPS):
@@ -85,16 +85,16 @@ def test_nothing_is_covered(draw, folder):
 
 @pytest.mark.parametrize("draw", [family, overview, curve])
 def test_colours(draw, folder):
-    """Plots use the colour palette of Okabe and Ito, and grey only for connecting and reference lines."""
+    """Plots use the palette of Okabe and Ito, and grey only for lines that connect points and for baselines."""
     greys = {"#CCCCCC", "#BFBFBF"}
     found = colors_of(draw(folder)) - greys
     assert found <= set(OKABE_ITO) and len(found) > 2
 
 
 def test_a_family_names_its_bars_and_lines(folder):
-    """The plot of a family labels its bars and lines, and gives each provider a colour and a hatch.
+    """The plot of a family of ops has a legend entry for each implementation, which has its own colour and hatch.
 
-    A torch function appears under its name. An `x` marks each missing baseline.
+    torch's function appears by its name, e.g. `F.cross_entropy`. An `x` marks each baseline that was not measured.
     """
     figure = family(folder)
     named = labels_of(figure)
@@ -122,16 +122,16 @@ def test_the_overview_marks_a_missing_baseline(folder):
 
 
 def test_an_overview_without_gaps_names_none(folder):
-    """If all baselines were measured, the legend of the overview has no entry for missing baselines."""
+    """If all baselines were measured, the overview plot has no legend entry "not measured"."""
     lines = redraw.lines_of(folder / "results.csv")
     write(folder / "results.csv", RESULTS, [line.values() for line in lines if line["op"] != "softmax"])
     assert not any("not measured" in label for label in labels_of(overview(folder)))
 
 
 def test_the_curve_is_the_share_of_copy_by_family(folder):
-    """The curve plot shows bandwidth relative to a copy, with a panel for each family and a distinct line for each op.
+    """The plot of curve.py shows bandwidth relative to a device copy, with a panel per family and a line per op.
 
-    A ring marks the points of tensors with more than 2^32 elements.
+    All lines of a panel look different. A ring marks each point at which a tensor has more than 2^32 elements.
     """
     figure = curve(folder)
     assert [axis.get_title() for axis in figure.axes] == list(FAMILIES)
@@ -152,7 +152,7 @@ def test_the_curve_is_the_share_of_copy_by_family(folder):
 
 
 def test_redraw(folder, monkeypatch, capsys, tmp_path):
-    """`redraw.py` draws all plots from the files of a run. Reading and writing the results changes no measurement."""
+    """`redraw.py` draws all plots from the files of a run. Reading and writing results does not change them."""
     monkeypatch.setattr(sys, "argv", ["redraw.py", str(folder), "--out", str(tmp_path / "new")])
     assert redraw.main() == 0
     drawn = {path.name for path in (tmp_path / "new").iterdir()}

@@ -1,4 +1,4 @@
-"""Tests of oxiwarp in a process: import, stubs, exported symbols, command line, fork and threads."""
+"""Tests of oxiwarp in a process: import, type stubs, exported symbols, command line, fork and threads."""
 
 import ctypes
 import importlib.util
@@ -25,9 +25,9 @@ def python(*arguments, **options):
 
 
 def test_import_is_lean():
-    """`import oxiwarp` does not initialise CUDA.
+    """`import oxiwarp` does not initialise CUDA, and imports no large package.
 
-    It also loads none of rich, diffusers, transformers, accelerate, matplotlib and SymPy.
+    Large packages are rich, diffusers, transformers, accelerate, matplotlib and SymPy.
     """
     done = python(
         "-c",
@@ -40,9 +40,9 @@ def test_import_is_lean():
 
 
 def test_stubs(tmp_path):
-    """The stub `_native.pyi` matches the native module.
+    """The type stub `_native.pyi` matches the native module `_native`.
 
-    mypy checks a copy outside the package, so that it does not have to analyse torch.
+    mypy checks a copy of both files in another folder. In the package's folder, it would also analyse torch.
     """
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -55,9 +55,9 @@ def test_stubs(tmp_path):
 
 
 def test_no_symbols_of_the_driver():
-    """The native library does not export its wrappers of CUDA driver functions.
+    """The native library defines functions with the names of CUDA driver functions. It must not export them.
 
-    Otherwise other libraries in the process could call these wrappers in place of the driver.
+    If it did, other libraries in the process could call them instead of the driver's functions.
     """
     library = ctypes.CDLL(_native.__file__)
     assert hasattr(library, "PyInit__native")
@@ -65,9 +65,9 @@ def test_no_symbols_of_the_driver():
 
 
 def test_kernel_info():
-    """Every op with kernels has the same dtypes on each architecture, and an operator in `torch.ops.oxiwarp`.
+    """Every op has kernels for the same dtypes on all architectures, and an operator in `torch.ops.oxiwarp`.
 
-    Attention kernels exist from sm_80 on. Kernels for only one GPU, such as sm_90a, exist only for some ops.
+    There are two exceptions. Attention kernels need sm_80 or newer. Only some ops have kernels for sm_90a.
     """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
     kernels = {row for row in every if not row[2].endswith("a")}
@@ -84,7 +84,7 @@ def test_kernel_info():
 
 
 def test_no_driver():
-    """Without a CUDA driver, `driver` and `devices` raise RuntimeError with the reason."""
+    """Without a CUDA driver, `_native.driver` and `_native.devices` raise RuntimeError, which gives the reason."""
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     for question in (_native.driver, _native.devices):
@@ -108,7 +108,7 @@ def test_info():
 
 
 def test_doctor():
-    """`doctor` prints "ok" for each part that works. Without a GPU it exits with 1 and prints a remedy."""
+    """`python -m oxiwarp doctor` prints "ok" for working parts. Without a GPU, it prints a remedy and exits with 1."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout
@@ -117,7 +117,7 @@ def test_doctor():
 
 
 def test_demo(tmp_path):
-    """`demo` with two steps on the CPU executor ends with `demo: ok` and writes a picture."""
+    """`python -m oxiwarp demo` runs on the CPU executor, prints `demo: ok` at the end, and writes a picture."""
     for package in ("diffusers", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -128,7 +128,7 @@ def test_demo(tmp_path):
 
 
 def test_demo_without_matplotlib(monkeypatch, capsys):
-    """Without matplotlib, `demo` succeeds and prints one line that it writes no picture."""
+    """Without matplotlib, `python -m oxiwarp demo` succeeds, and prints one line that no picture is written."""
     pytest.importorskip("diffusers")
     from oxiwarp.__main__ import main
 
@@ -160,7 +160,7 @@ def test_demo_arguments(arguments, capsys):
 
 
 def test_demo_can_fail():
-    """The demo's check accepts a relative error of 1e-4, and rejects an error of 1e-2 or a NaN."""
+    """The demo fails if the relative error is 1e-2, or if there is a NaN. It accepts a relative error of 1e-4."""
     from oxiwarp.cli.demo import Job, Outcome
 
     stock = random((1, 8, 4), torch.float32, "cpu")
@@ -173,9 +173,9 @@ def test_demo_can_fail():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_after_use():
-    """After a fork, the child computes the same result on one thread.
+    """After a fork, the child process computes the same result as the parent.
 
-    The executor's worker threads do not survive a fork.
+    The worker threads of the CPU executor do not exist in the child, so the child runs on one thread.
     """
     x, weight = random((300, 640), torch.float32, "cpu"), make_weight("same", 640, torch.float32, "cpu")
     expected = oxiwarp.rms_norm(x, weight)
@@ -197,7 +197,7 @@ def test_fork_after_use():
 
 
 def test_threads(device):
-    """Concurrent calls from eight threads with different inputs give the same results as sequential calls."""
+    """If eight threads call `rms_norm` at the same time, each gets the result of its own input."""
     inputs = [random((64, 320), torch.bfloat16, device, seed=seed) for seed in range(8)]
     expected = [oxiwarp.rms_norm(x) for x in inputs]
     wrong = []

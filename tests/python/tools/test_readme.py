@@ -1,7 +1,7 @@
-"""Tests that the Python blocks of README.md run, on the GPU if there is one, otherwise on the CPU executor.
+"""Tests that the Python blocks of README.md run, on a GPU or else on the CPU executor.
 
-The blocks run in order and share their variables. A block that a test cannot run, for example because of a download,
-has `<!-- not run: <reason> -->` on the line before it.
+The blocks run in order and share their variables. Some blocks cannot run in a test, for example because they download a
+model. Such a block has `<!-- not run: <reason> -->` on the line before it.
 """
 
 import re
@@ -23,7 +23,7 @@ def readme():
 
 
 def run_blocks(page: Path) -> int:
-    """Run the Python blocks of a page and return the number of blocks that ran."""
+    """Run the Python blocks of a page in order, and return the number of blocks that ran."""
     names: dict[str, object] = {"__name__": "__main__"}
     text, ran = page.read_text(), 0
     for block in BLOCK.finditer(text):
@@ -32,7 +32,7 @@ def run_blocks(page: Path) -> int:
         code = block["code"]
         if not torch.cuda.is_available():
             code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
-        # Leading empty lines make the line numbers of a traceback match the page.
+        # Empty lines before the block give its code the line numbers of the page, for tracebacks.
         line = text.count("\n", 0, block.start("code"))
         exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1
@@ -45,6 +45,6 @@ def test_python_blocks_run(readme, monkeypatch, tmp_path):
 
 
 def test_every_python_block_is_found(readme):
-    """`BLOCK` matches every Python fence of the README. A fence that it misses would leave a block untested."""
+    """The regex `BLOCK` matches every Python block of the README. A block that it did not match would not be tested."""
     fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
     assert len(fences) == len(BLOCK.findall(readme)), fences

@@ -1,4 +1,4 @@
-"""Tests of benches/results: every cited file exists, every file is cited or listed, and the folder is small."""
+"""Tests of the folder benches/results: cited files exist, each file is cited or listed, and the folder is small."""
 
 import re
 import subprocess
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no results beside 
 
 
 def files():
-    """Return every file of benches/results by its path relative to this folder."""
+    """Return all files in benches/results as a dictionary. The key is the path relative to this folder."""
     return {str(path.relative_to(RESULTS)): path for path in RESULTS.rglob("*") if path.is_file()}
 
 
 def citations():
-    """Return the results files that text files outside of benches/results cite, each with one citing file."""
+    """Return the results files that pages and sources cite. The value of the dictionary is one file that cites them."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {}
     for name in tracked.splitlines():
@@ -37,9 +37,9 @@ def test_cited_files_exist():
 
 
 def test_files_are_cited():
-    """A page or a source file cites every file of decisions/ and every plot.
+    """Every plot, and every file of benches/results/decisions, is cited by a page or a source file.
 
-    `test_tables_list_the_files` covers the other files.
+    The other results files are listed in a table, which `test_tables_list_the_files` checks.
     """
     cited = citations()
     for name in files():
@@ -48,7 +48,7 @@ def test_files_are_cited():
 
 
 def test_tables_list_the_files():
-    """benches/results/README.md has a section for each folder. Its table has one row for each file of the folder."""
+    """benches/results/README.md has a section for each folder, with a table that has a row for each file."""
     listed = {"README.md"}
     for section in (RESULTS / "README.md").read_text().split("\n## ")[1:]:
         folder, _, text = section.partition("\n")
@@ -57,9 +57,9 @@ def test_tables_list_the_files():
 
 
 def test_comments_name_files_that_exist():
-    """Every `.csv` or `.txt` name in cuda-std, kernels-gpu and host is an existing results file.
+    """If a source of cuda-std, kernels-gpu or host names a `.csv` or `.txt` file, this results file exists.
 
-    These crates read and write no such files, so each name is a citation.
+    The crates do not read or write such files, so the name can only be a citation.
     """
     names = {name.rpartition("/")[2] for name in files()}
     for crate in ("cuda-std", "kernels-gpu", "host"):

@@ -1,4 +1,7 @@
-"""Tests of names in the Rust crates: no identifier or file name has a retired word, and no type is defined twice."""
+"""Tests of names in the Rust crates. A retired word is an old name for which the project now has a standard term.
+
+No identifier or file name contains a retired word, and no type name is defined twice in a crate.
+"""
 
 import re
 import subprocess
@@ -10,7 +13,7 @@ from retired_words import RETIRED
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 # The check skips comments, strings and characters.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^\\'\n])'", re.S)
-# The check also skips the names of tests, because they are sentences.
+# The check for retired words skips the names of test functions, because these names are sentences.
 TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn \w+")
 STANDARD = re.compile(r"\bmem::forget\b|\.(?:try_)?fold\b|\bfold_left\b")
 
@@ -20,14 +23,15 @@ def retired(name: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the identifiers of a Rust source that contain a retired word."""
+    """Return the identifiers in a Rust source that contain a retired word, i.e. an old name for a standard term."""
     for pattern in (NO_CODE, TEST, STANDARD):
         text = pattern.sub(" ", text)
     return sorted({name for name in re.findall(r"[A-Za-z_]\w*", text) if retired(name)})
 
 
 def test_the_check_finds_them():
-    """`words` finds retired words in identifiers, but not in comments, strings, test names or standard functions."""
+    """`words` finds retired words (old names for standard terms) only in identifiers. It ignores comments, strings,
+    names of tests, and standard functions such as `fold`."""
     assert words(
         'fn held_rows() {} // forget\nlet Quad { octets } = 1; x.iter().fold(0); mem::forget(x); "a turn"'
     ) == [
@@ -66,7 +70,7 @@ CRATES = (
 
 @pytest.mark.parametrize("crate", CRATES)
 def test_no_type_is_defined_twice(crate):
-    """Every type name at module level is unique in its crate folder. Types inside functions are not checked."""
+    """In each crate folder, the names of types at module level are unique. Types inside functions are not checked."""
     folder = ROOT / crate
     if not folder.exists():
         pytest.skip("no sources")

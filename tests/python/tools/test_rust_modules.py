@@ -1,4 +1,4 @@
-"""Tests of dependencies inside each Rust crate: folders have no cycle, and files have one permitted cycle."""
+"""Tests of the dependencies inside each Rust crate. Folders have no cycle, and files have only one permitted cycle."""
 
 import importlib.util
 
@@ -8,7 +8,8 @@ from checkout import ROOT
 SCRIPT = ROOT / "scripts" / "rust_modules.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
 
-# The only permitted cycle of files. The module documentation of these files gives the reason.
+# The only permitted cycle: the files of the CPU executor's scheduler. Their module documentation gives the
+# reason.
 SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
 
 
@@ -40,9 +41,10 @@ def test_the_root_of_the_kernels_has_one_file():
 
 @pytest.fixture
 def crate(tmp_path):
-    """Return a function that writes a crate and returns its dependencies.
+    """Return a function that writes a small Rust crate into a folder and returns the dependencies of its files.
 
-    Folder `high` uses folder `low` in every way that the script recognizes. Keyword arguments replace files.
+    In this crate, folder `high` uses folder `low` in every form that the script recognises. Keyword arguments change
+    files.
     """
 
     def write(**changed):
@@ -93,7 +95,7 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """In a backend's file, `crate::arch` means this backend. In all other files, it means both backends."""
+    """In a file of one cuda-std backend, `crate::arch` means this backend. In other files it means both backends."""
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',
         "arch/a/mod.rs": "mod part;\n",

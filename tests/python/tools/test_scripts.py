@@ -1,6 +1,7 @@
-"""Tests of a bundle's `run.sh`: steps, exit codes and log files.
+"""Tests of `run.sh`, which runs the tests and benchmarks of a bundle (compiled programs and wheels for a GPU machine).
 
-A fake Python prints its arguments, and a fake compute-sanitizer reports faults.
+Checked are steps, exit codes and log files. A fake Python prints its arguments, and a fake compute-sanitizer reports
+faults.
 """
 
 import os
@@ -33,7 +34,7 @@ def bundle(tmp_path):
 
 
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run `run.sh` from the parent folder of the bundle. `CDPATH` is set, which makes `cd` print its target."""
+    """Run `run.sh` from the bundle's parent folder. `CDPATH` is set, so `cd` prints a path, which must do no harm."""
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     names = {"PYTHON": str(bundle / "python"), "OUT": "the results", "CDPATH": ".", "TMPDIR": str(temporary)}
@@ -62,7 +63,7 @@ esac
 
 @pytest.fixture
 def sanitizer(bundle, monkeypatch):
-    """Add fake programs to the bundle: one lists tests, and compute-sanitizer reports faults in some of these tests."""
+    """Add two fake programs to the bundle: a list of kernel tests, and a compute-sanitizer that reports faults."""
     for name, text in {"bin/test-kernels": PROGRAM, "tools/compute-sanitizer": SANITIZER}.items():
         (bundle / name).parent.mkdir()
         (bundle / name).write_text(text)
@@ -75,9 +76,9 @@ def sanitizer(bundle, monkeypatch):
 
 
 def test_sanitize(bundle, sanitizer):
-    """`run.sh sanitize` runs each kernel test in a separate process.
+    """`run.sh sanitize` runs each kernel test in a separate process under compute-sanitizer.
 
-    A test that fails, does not end or does not exist is reported and does not stop the other tests.
+    If a test fails, hangs or does not exist, `run.sh` reports it and runs the next test.
     """
     out = bundle.parent / "the results"
     ran = run(bundle, "sanitize", "sm_90::a::clean")
@@ -110,7 +111,7 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """Each step passes its options and the commit to its program, logs the output, and fails if the program fails."""
+    """A step of `run.sh` passes its options and the commit to a program, logs it, and fails if the program fails."""
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"
