@@ -244,7 +244,7 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and object of each module in `x` and each attention processor of a module, without repetition."""
+    """Yield dotted name and object of each module in `x` and of its attention processor. Yield each object once."""
     seen: set[int] = set()
     for name, module in named_modules(x):
         yield name, module

@@ -1,6 +1,6 @@
-"""The recipe of an object with a fused method, and the method itself.
+"""Defines the recipe (the options of `patch`) of an object with a fused method, and creates that method.
 
-The method runs the fusion's kernels if they support the call, and the original method otherwise.
+A fused method runs the kernels of its fusion if they support the call, and otherwise the original method.
 """
 
 import functools
@@ -82,8 +82,9 @@ def ready(
 ) -> bool:
     """Whether the kernels support this call.
 
-    They need plain tensors on a supported device, no hooks on skipped modules, no autocast and no forward-mode AD. This
-    function must be fast: it runs for every block in every step, while the GPU may be idle.
+    The arguments must be plain tensors on a supported device, without autocast and forward-mode AD. The modules that
+    the fused method does not call must have no hooks. This function must be fast: it runs for every block in every
+    step, while the GPU may be idle.
     """
     first = None
     for value in (*args, *kwargs.values()):
