@@ -78,7 +78,7 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
-    """Run the attention of a layer for `x` of shape `[batch * tokens, columns]`. The caller must have checked `direct()`."""
+    """Run the attention of a layer for `[batch * tokens, columns]`. The caller must have checked `direct()`."""
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
         return rows_of(module(hidden_states=x.unflatten(0, sizes), **options)[0], sizes)

@@ -20,7 +20,7 @@ from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # fingerprint of `sdpa_attention_forward` of transformers
-HANDED_ON = {"position_ids", "use_cache"}  # arguments that a layer passes to its attention, which ignores them
+HANDED_ON = {"position_ids", "use_cache"}  # a layer passes them to its attention, which ignores them
 
 
 def own_window(self: Any) -> int | None:
