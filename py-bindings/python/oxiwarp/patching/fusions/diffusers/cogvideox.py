@@ -103,7 +103,7 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXAttnProcessor2_0.__call__`. Text and video form one sequence, in which only the video is rotated."""
+    """Run `CogVideoXAttnProcessor2_0.__call__`: one sequence of text and video, in which only the video is rotated."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape

@@ -121,7 +121,7 @@ def both_branches(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether video tokens, text tokens and time embedding have the same dtype and device. There must be text tokens."""
+    """Whether video tokens, text tokens (at least one) and time embedding have the same dtype and device."""
     return encoder_hidden_states.shape[1] > 0 and streams_fit(temb, hidden_states, encoder_hidden_states)
 
 

@@ -3,8 +3,7 @@
 The tables depend only on the size of the video. Their computation takes about twenty small kernels before the first
 block of every step. Here the original method computes them for one video, and each module caches its last tables. They
 contain every angle twice, once for each column of a pair. The cache also has the tables `cos[..., ::2]` and
-`sin[..., ::2]`, with every angle once. With these, `qk_norm_rope` takes 112 instead of 126 us for 8064 tokens
-(held_rows).
+`sin[..., ::2]`, with every angle once. With these, `qk_norm_rope` takes 112 instead of 126 us for 8064 tokens.
 """
 
 from typing import Any

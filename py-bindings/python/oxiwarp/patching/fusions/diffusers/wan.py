@@ -189,7 +189,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and all heads share one rotary table."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and heads share the rotary tables."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
