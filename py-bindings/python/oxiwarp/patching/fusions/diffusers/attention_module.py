@@ -1,4 +1,4 @@
-"""Fusion for the attention modules of diffusers: inspects the arguments of a processor once, not at every call.
+"""The attention modules of diffusers: the arguments of a processor are inspected once, not at every call.
 
 The original forward calls `inspect.signature` to drop keyword arguments that the processor does not have. This takes as
 much Python time as several kernel launches, once or twice per block. The forward here calls the processor directly if

@@ -1,4 +1,4 @@
-"""Fusions for diffusers' BasicTransformerBlock (models/attention.py) of SD, SDXL, PixArt, DiT and Latte.
+"""diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
 SDXL's UNet has 70 of these blocks, with few tokens, so that a step takes Python as long as the GPU. To save Python
 time, attention and feed-forward omit operations without effect: a division by 1, and dropout outside of training.

@@ -1,7 +1,5 @@
-"""Fusions for CogVideoX and ConsisID.
-
-diffusers has the blocks in models/transformers/{cogvideox,consisid}_transformer_3d.py, and the attention processors in
-models/attention_processor.py.
+"""CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py for the blocks,
+models/attention_processor.py for the attention).
 """
 
 import functools

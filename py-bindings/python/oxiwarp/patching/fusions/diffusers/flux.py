@@ -1,7 +1,7 @@
-"""Fusions for Flux (diffusers: models/transformers/transformer_flux.py).
+"""Flux (diffusers: models/transformers/transformer_flux.py).
 
-They also serve Chroma, which has Flux's attention, and Bria Fibo, LongCat-Image and Ovis-Image, which have copies of
-Flux's blocks.
+The fusions of this module also serve Chroma, which uses Flux's attention, and Bria Fibo, LongCat-Image and Ovis-Image,
+which have copies of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,6 @@
-"""Fusions for Flux 2 (diffusers: models/transformers/transformer_flux2.py).
+"""Flux 2 (diffusers: models/transformers/transformer_flux2.py): unlike in Flux, blocks share their modulations.
 
-In contrast to Flux, blocks share their modulations. In a single-stream block, one linear computes query, key, value and
-the input of the feed-forward's activation.
+In a single-stream block, one linear computes query, key, value and the input of the feed-forward's activation.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""Fusions for HunyuanVideo (diffusers: models/transformers/transformer_hunyuan_video.py).
+"""HunyuanVideo (diffusers: models/transformers/transformer_hunyuan_video.py).
 
-They also serve HunyuanVideo 1.5, whose blocks have the same forward.
+The fusions of this module also serve HunyuanVideo 1.5, whose blocks have the same forward.
 """
 
 from typing import Any

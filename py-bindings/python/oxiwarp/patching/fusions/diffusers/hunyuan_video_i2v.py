@@ -1,4 +1,4 @@
-"""Fusions for HunyuanVideo's image-to-video blocks, in which tokens of the first frame have a separate modulation.
+"""HunyuanVideo's image-to-video blocks: the tokens of the first frame have a separate modulation.
 
 Each kernel therefore runs twice: for the tokens of the first frame, and for all other tokens.
 """

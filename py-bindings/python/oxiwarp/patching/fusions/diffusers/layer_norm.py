@@ -1,7 +1,4 @@
-"""Fusion for single `torch.nn.LayerNorm` and diffusers' `FP32LayerNorm` modules.
-
-A model gains from this fusion even if its blocks have no fusion.
-"""
+"""Single LayerNorms (torch.nn.LayerNorm and diffusers' FP32LayerNorm), also in models whose blocks have no fusion."""
 
 from typing import Any
 

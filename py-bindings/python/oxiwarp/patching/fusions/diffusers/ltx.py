@@ -1,4 +1,4 @@
-"""Fusions for LTX-Video (diffusers: models/transformers/transformer_ltx.py)."""
+"""LTX-Video (diffusers: models/transformers/transformer_ltx.py)."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""Fusions for LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
-
-LTX-2 has video tokens and audio tokens, which attend to text and to each other.
-"""
+"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py): video and audio tokens attend to text and each other."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fusions for the attention of LTX-2 (diffusers: models/transformers/transformer_ltx2.py)."""
+"""The attention of LTX-2 (diffusers: models/transformers/transformer_ltx2.py)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Caches the rotary tables of LTX-Video between steps (diffusers: models/transformers/transformer_ltx.py).
+"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py): steps share cached tables.
 
 The tables depend only on the size of the video. Their computation takes about twenty small kernels before the first
 block of every step. Here the original method computes them for one video, and each module caches its last tables. They

@@ -1,4 +1,4 @@
-"""Fusions for Mochi 1 (diffusers: models/transformers/transformer_mochi.py, models/attention_processor.py)."""
+"""Mochi 1 (diffusers: models/transformers/transformer_mochi.py and models/attention_processor.py)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fusions for Qwen-Image (diffusers: models/transformers/transformer_qwenimage.py)."""
+"""Qwen-Image (diffusers: models/transformers/transformer_qwenimage.py)."""
 
 from typing import Any
 

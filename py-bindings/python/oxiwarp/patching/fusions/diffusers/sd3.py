@@ -1,8 +1,4 @@
-"""Fusions for Stable Diffusion 3 and 3.5.
-
-diffusers has their code in models/attention.py, models/attention_processor.py and
-models/transformers/transformer_sd3.py.
-"""
+"""Stable Diffusion 3 and 3.5 (diffusers: models/attention.py, attention_processor.py, transformer_sd3.py)."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fusions for Wan 2.1 and 2.2, with VACE, Animate and ChronoEdit (diffusers: models/transformers/transformer_wan*.py).
+"""Wan 2.1 and 2.2, with VACE, Animate and ChronoEdit (diffusers: models/transformers/transformer_wan*.py).
 
 The modulations are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute in float32 and
 cast only the results, and the fused blocks do the same in both modes.

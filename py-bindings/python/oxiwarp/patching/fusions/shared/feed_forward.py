@@ -1,4 +1,4 @@
-"""Fusions for the first linear and the activation of diffusers' feed-forwards (diffusers: models/activations.py).
+"""Feed-forwards of diffusers (models/activations.py): the first linear and the activation.
 
 In mode "exact", the method calls the linear, and one kernel computes the activation. In mode "fast", one cuBLASLt
 matrix multiplication computes the linear and `GELU(approximate="tanh")`. Its epilogue adds the bias and applies the

@@ -1,6 +1,6 @@
-"""Fusions for the decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, and Phi-3.
+"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their layers.
 
-They also replace the layers of other models with the same source, because transformers copies code between models.
+transformers copies code from model to model. So the layers of many other models have the same source.
 """
 
 from typing import Any

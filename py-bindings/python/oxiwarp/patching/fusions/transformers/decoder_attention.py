@@ -1,4 +1,4 @@
-"""Fusion for the attention of transformers' decoders: the models of `decoder.py` and others with the same source."""
+"""Attention of transformers' decoders: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy it."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Omits the mask tensor of transformers' decoders if the mask is only causal.
+"""Masks of transformers' decoders: the model creates no mask tensor if the mask is only causal.
 
 Attention kernels are faster with `is_causal=True` or without a mask than with a mask tensor. In eager mode,
 transformers omits a causal mask tensor too, but first reads the positions, which waits for the GPU. Under

@@ -1,7 +1,8 @@
-"""Fusion for Falcon's attention with rotary embedding (transformers: models/falcon/modeling_falcon.py).
+"""Falcon's attention (transformers: models/falcon/modeling_falcon.py), in models with rotary embedding.
 
-Falcon RW uses ALiBi biases instead and keeps its original method. A Falcon layer needs no other fusion: torch's GELU is
-one kernel, `patch` replaces the norms separately, and the layer adds the attention to the MLP's result in place.
+Falcon RW uses ALiBi biases instead of rotary embedding and keeps its original method. A Falcon layer needs no other
+fusion: torch's GELU is one kernel, `patch` replaces the norms separately, and the layer adds the attention to the MLP's
+result in place.
 """
 
 from typing import Any
