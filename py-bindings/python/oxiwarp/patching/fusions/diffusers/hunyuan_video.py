@@ -1,6 +1,6 @@
-"""HunyuanVideo (diffusers: models/transformers/transformer_hunyuan_video.py).
+"""HunyuanVideo and HunyuanVideo 1.5 (diffusers: models/transformers/transformer_hunyuan_video.py).
 
-The fusions of this module also serve HunyuanVideo 1.5, whose blocks have the same forward.
+The blocks of both versions have the same forward.
 """
 
 from typing import Any
