@@ -32,8 +32,9 @@ def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
 def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
     """Draw a row of panels for each job.
 
-    The panels show both errors of the first frame, the distribution of the errors, and their mean and maximum with the
-    bound. With `times`, one more panel shows the time of each step. Times of the CPU executor are not meaningful.
+    The panels show two errors: the patched model's difference and the unpatched model's rounding error. They show the
+    first frame, the distribution, and mean and maximum with their bounds. With `times`, one more panel shows the time
+    of each step. Times of the CPU executor are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -55,7 +56,7 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Draw both errors of the first latent frame as images with a common colour scale."""
+    """Draw difference and rounding error of the first latent frame as two images with a common colour scale."""
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
     largest = max(float(frame.max()) for frame in frames) or 1.0
@@ -90,7 +91,7 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 
 
 def checked(axis: Any, outcome: "Outcome") -> None:
-    """Draw the values that the demo checks: mean and maximum of both errors, and the bounds."""
+    """Draw the values that the demo checks: mean and maximum of difference and rounding error, and the bounds."""
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
     errors = (*zip(means, maxima, strict=True), outcome.bounds)

@@ -27,7 +27,7 @@ ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
 
 
 def build(folder: str | Path) -> Path:
-    """Write the repository to `build/torch-cuda` in `folder`, and return that path. Replaces an existing one."""
+    """Write the repository to `build/torch-cuda` in `folder`, replace an existing one, and return its path."""
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
         shutil.rmtree(target)

@@ -44,7 +44,7 @@ def unclipped(
 
 
 class _GatedResidual(Function):
-    """Saves y and the gate. Saves x only with `clip`, to find the clamped elements."""
+    """Autograd function that saves y and the gate. With `clip`, it also saves x, to find the clamped elements."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
@@ -82,7 +82,8 @@ def gated_residual(
         y (Tensor): branch, with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
             dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
-            of `ada_norm`. Two row strides per tensor must reach all rows of `x`, `y` and `gate`.
+            of `ada_norm`. It must be possible to merge the leading dimensions into at most two by `view`. Two
+            dimensions count as merged only if they merge in `x`, `y` and `gate`.
         gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
         clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode (str): "exact" or "fast", see Exactness.

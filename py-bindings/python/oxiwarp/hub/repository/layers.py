@@ -52,7 +52,7 @@ class RMSNormGated(nn.Module):
 class FatreluAndMul(nn.Module):
     """FATReLU of the first half, times the second half: values not above the module's `threshold` become 0.
 
-    Without that attribute the threshold is 0.
+    If the module has no attribute `threshold`, the threshold is 0.
     """
 
     can_torch_compile = True
