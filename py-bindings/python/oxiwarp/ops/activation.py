@@ -120,7 +120,7 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
 
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias may have
-            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. It must then
+            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. It must
             be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
             contiguous tensor. With `out`, two dimensions count as merged only if they merge in both tensors.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. It is added to `x` first.

@@ -246,7 +246,7 @@ def attention(
             an additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean
             of the values. Its `lse` is then the mask value, at least -2.3e38, and no gradient flows if `lse` is below
             -8e6. Rows of `k` that a mask hides must be finite, because NaN in them gives NaN. Rows of `v` that a mask,
-            `causal` or `window` hides must be finite too: their NaN can reach queries of the same tile, as in torch.
+            `causal` or `window` hides must be finite too. Their NaN can reach queries of the same tile, as in torch.
             Rows of `k` that `causal`, `window` or another sequence of `cu_seqlens` excludes are not read.
         Unchecked offsets: A GPU call does not read `cu_seqlens` on the host. Rows before the first offset are not
             written. If the offsets do not ascend, the results are unspecified.

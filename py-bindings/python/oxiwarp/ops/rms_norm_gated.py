@@ -70,7 +70,7 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 
 
 class _RmsNormGated(Function):
-    """Autograd function that saves its operands. The backward recomputes the value between norm and gate."""
+    """Autograd function that saves its operands. Its backward recomputes the norm or, with `gate_first`, the product."""
 
     @staticmethod
     def forward(
@@ -91,8 +91,8 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The result of the norm can exceed 65504, the maximum of float16. In the forward it stays in
-            # float32 too, until it is multiplied by the gate.
+            # The intermediate result (the norm or, with `gate_first`, the product with the gate) can exceed
+            # 65504, the maximum of float16. The forward kernel keeps it in float32 too.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:

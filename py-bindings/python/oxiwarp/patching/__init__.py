@@ -57,8 +57,8 @@ def patch(
             an nn.Module.
         mode (str): "exact" makes the results agree with the original methods as closely as the kernels can. In mode
             "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode "fast"
-            also computes GELUs in the preceding matrix multiplication and enables `attention`. It is not faster for
-            every kernel. The report says how closely each replaced class agrees with its original method.
+            also computes GELUs in the preceding matrix multiplication and enables `attention`. Some kernels
+            take as long as in mode "exact". The report says how closely each replaced class agrees with its original.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
         cpu_kernels (bool): also run the kernels for CPU tensors, on the CPU executor. The executor is slow, and

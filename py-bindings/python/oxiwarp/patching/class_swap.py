@@ -28,7 +28,7 @@ from .._cache import forget
 
 RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # instance attributes that may store a bound forward
-REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for diffusers' hooks
+REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # where diffusers' hooks store it
 
 
 class Unsuitable(Exception):
@@ -95,7 +95,7 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    del x.__dict__[RECIPE]  # if another tool derived a class from ours, only this restores the method
+    del x.__dict__[RECIPE]  # restores the method if another tool derived a class from the subclass
     return True
 
 
@@ -110,7 +110,7 @@ def is_replaced(x: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether `class_for` created `cls`. False if another tool derived `cls` from a class of `class_for`."""
+    """Whether oxiwarp created `cls` to replace a method. False for a class that another tool derived from `cls`."""
     return "_oxiwarp_base" in vars(cls)
 
 

@@ -81,9 +81,11 @@ def dispatched(
 ) -> Tensor:
     """Compute diffusers' `dispatch_attention_fn` for query, key and value of shape `[B, S, H, D]`.
 
-    If `is_ours` returns True, `oxiwarp.attention` computes it, except in these cases: a backend is chosen for the
-    model, the active backend is not torch's, another tool has replaced SDPA, or the call has context parallelism,
-    dropout or a causal mask.
+    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`), except in these cases:
+
+    - A backend is chosen for the model, or the active backend is not torch's.
+    - Another tool has replaced `F.scaled_dot_product_attention`.
+    - The call has context parallelism, dropout or a causal mask.
 
     `out` is optional memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns `out`.
     """
@@ -108,8 +110,8 @@ def sdpa(
 ) -> Tensor:
     """Compute `F.scaled_dot_product_attention` for `[B, H, S, D]`.
 
-    `oxiwarp.attention` computes it if `is_ours` returns True, `options` has no true value, and no other tool has
-    replaced `F.scaled_dot_product_attention`.
+    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`). Torch computes it if
+    `options` has a true value, or if another tool has replaced `F.scaled_dot_product_attention`.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):

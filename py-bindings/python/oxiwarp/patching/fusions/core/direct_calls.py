@@ -55,7 +55,7 @@ def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
     """Compute `called(module, x, tokens)`, with `F.linear` if the module is an unmodified `nn.Linear`.
 
-    The caller must have checked `direct()`.
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
     """
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
@@ -68,7 +68,8 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Compute `called(module, x, tokens)`, with the operator `rms_norm` if `patch` replaced a norm without hooks.
 
-    The caller must have checked `direct()`, and that the kernels support device, dtype and layout of `x`.
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and that the kernels support
+    device, dtype and layout of `x`.
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
@@ -86,7 +87,7 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
     """Return the module's recipe (its options of `patch`) if a call would run the named fusion, otherwise None.
 
-    The caller must have checked `direct()`, and checks `Fusion.accepts` itself.
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and checks `Fusion.accepts`.
     """
     held = module.__dict__
     how = held.get(RECIPE)

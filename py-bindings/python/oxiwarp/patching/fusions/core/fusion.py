@@ -17,7 +17,7 @@ from ...report import NO_KERNEL
 from .modules import Kind, kind_of, submodule
 from .source import fingerprint, resolve
 
-SOURCE = "_oxiwarp_source"  # class attribute: the fingerprint of the original method
+SOURCE = "_oxiwarp_source"  # class attribute: fingerprint (source hash) of the original method
 MODULE = "_oxiwarp_module"  # class attribute: module of the class in `Fusion.classes`
 compiling = torch.compiler.is_compiling
 

@@ -81,10 +81,10 @@ def idle(module: nn.Module) -> bool:
 def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
     """Whether a fused method may do the module's work.
 
-    The module must have no hooks, and plain parameters on `device`. `recipe.ready` checks for global hooks. With a
-    `kind`, the module must have this class and these parameter names. So an adapter or a quantised module gives False.
-    Any module of this kind gives True, because the fused method reads the weights at each call. Without a `kind`, the
-    module must be a norm.
+    The module must have no hooks, and its parameters must be plain tensors on `device`. With a `kind` (class and
+    parameter names), the module must have this class and these parameters. So an adapter or a quantised module gives
+    False. A new module of this kind gives True, because the fused method reads the weights at each call. Without a
+    `kind`, the module must be a norm. The caller, `recipe.ready`, checks for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:

@@ -125,7 +125,7 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return the options. Tensors among them are converted to float32, unless they have `dtype` or float32."""
+    """Return an operator's keyword arguments, with each tensor that does not have `dtype` converted to float32."""
     return {
         key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
     }

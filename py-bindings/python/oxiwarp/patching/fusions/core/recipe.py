@@ -41,9 +41,10 @@ class FusedRecipe:
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of the subclass.
+        """Return the members of the subclass that replaces `base`.
 
-        These are the fused method, the original method's fingerprint and the module of the class in `Fusion.classes`.
+        These are the fused method, the fingerprint (source hash) of the original method, and the name of the module
+        that defines the class in `Fusion.classes`.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         run = fused(self, fusion, getattr(base, fusion.method))

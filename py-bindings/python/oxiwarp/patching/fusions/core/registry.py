@@ -51,8 +51,12 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
     """Whether a fusion is written for a class, although it does not have the hash of the class's source.
 
     In this case, the report gives the reason why the class is not replaced. The class patterns for decoders also match
-    other classes of transformers, such as `T5Attention`. So a class of transformers must fulfil one of three
-    conditions: the fusion lists its exact name, its package is in `DECODERS`, or its module has a known class.
+    other classes of transformers, such as `T5Attention`. So a class of transformers must fulfil one of these
+    conditions:
+
+    - The fusion lists the exact name of the class.
+    - The package of the class is in `DECODERS`.
+    - The module of the class has another class whose source is known.
     """
     module = cls.__module__
     if not module.startswith(TRANSFORMERS) or dotted(cls) in fusion.classes:
@@ -62,7 +66,7 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Whether this module has a class whose source a fusion for several models knows by its hash."""
+    """Whether a fusion for several models has the source hash of a class in this module."""
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None
         for cls in vars(sys.modules[module]).values()

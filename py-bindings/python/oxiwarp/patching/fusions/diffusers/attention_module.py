@@ -40,7 +40,7 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
     """Return the calls that have the same meaning for a module's forward and for its processor.
 
     This requires that the processor has the module's arguments, in the same order or by the same names. If not, return
-    `NONE`.
+    `NONE`, which allows no call.
     """
     try:
         _, *own = inspect.signature(module.forward).parameters.values()

@@ -21,8 +21,8 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     """Whether `x` is contiguous and the norm's parameters have its dtype.
 
     torch also accepts float32 parameters for 16-bit inputs, but then rounds differently on CUDA. Under torch.compile,
-    the result is False, because Inductor fuses a LayerNorm with the next operation. The input may be passed by name as
-    `by_name`, because its name depends on the class; then the result is False too.
+    the result is False, because Inductor fuses a LayerNorm with the next operation. An input that is passed by name
+    gives False too, because this name depends on the class.
     """
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False

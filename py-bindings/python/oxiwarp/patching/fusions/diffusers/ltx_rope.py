@@ -1,8 +1,8 @@
 """The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py): steps share cached tables.
 
 The tables depend only on the size of the video. Their computation takes about twenty small kernels before the first
-block of every step. Here the original method computes them for one video, and each module caches its last tables. They
-contain every angle twice, once for each column of a pair. The cache also has the tables `cos[..., ::2]` and
+block of every step. Here the original method computes them for a batch of one, and each module caches its last tables.
+They contain every angle twice, once for each column of a pair. The cache also has the tables `cos[..., ::2]` and
 `sin[..., ::2]`, with every angle once. With these, `qk_norm_rope` takes 112 instead of 126 us for 8064 tokens.
 """
 
@@ -68,7 +68,10 @@ def accepts(
     rope_interpolation_scale: Any = None,
     video_coords: Any = None,
 ) -> bool:
-    """Whether the tables depend only on numbers, and the module has no hooks. A hook could write to cached tables."""
+    """Whether the tables depend only on numbers, such as the height, and the module has no hooks.
+
+    A hook could write to cached tables.
+    """
     scale = rope_interpolation_scale
     return (
         video_coords is None

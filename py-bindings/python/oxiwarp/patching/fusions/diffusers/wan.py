@@ -24,8 +24,9 @@ WAN = "diffusers.models.transformers.transformer_wan"
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
     """Return the six modulations in float32, `[B, 1, N]`, and no tables.
 
-    In Wan 2.2 5B, each token has its own modulations. In float32 these would need twelve times the memory of 16-bit
-    hidden states. So this function then returns the values of `temb` and the rows of the table, which the kernels add.
+    In Wan 2.2 5B, `temb` is 4-D, because each token has its own modulations. In float32, these would need twelve times
+    the memory of 16-bit hidden states. For a 4-D `temb`, the function therefore returns the values of `temb` and the
+    rows of the table, and the kernels add them.
     """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:

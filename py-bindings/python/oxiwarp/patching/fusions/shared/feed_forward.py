@@ -91,7 +91,7 @@ def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def accepts_halves(self: Any, x: Tensor) -> bool:
-    """Whether the kernel can read `x`: an even number of columns, and contiguous or, up to 3-D, a slice of a tensor."""
+    """Whether the kernel can read `x`, a contiguous tensor or a slice of up to three dimensions, with even width."""
     return x.dim() > 0 and x.shape[-1] % 2 == 0 and x.stride(-1) == 1 and (x.dim() <= 3 or x.is_contiguous())
 
 

@@ -16,7 +16,7 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
-ALIGNED = 128  # in 16-bit elements; cuBLASLt's choice of a kernel does not depend on more alignment
+ALIGNED = 128  # 16-bit elements; a larger alignment does not change cuBLASLt's choice of a kernel
 PART = "_oxiwarp_part"
 """Tensor attribute for torch.compile: the tensor from which `apart` split this one, and the index of the part."""
 
@@ -59,7 +59,7 @@ def queries_and_keys(
 
 
 def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
-    """Return the normalised and rotated query and key of one stream, written to `out` if it is given."""
+    """Return the normalised and rotated query and key of one stream (text or image), written to `out` if given."""
     query, key, norm_q, norm_k, cos, sin, offset = stream
     norms = (
         {"norm": None}

@@ -23,7 +23,8 @@ GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTa
 def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
     """Run `LlamaMLP.forward`.
 
-    If `tokens` is `(batch, tokens)`, `x` is `[batch * tokens, columns]` and `direct()` must be true.
+    If `tokens` is `(batch, tokens)`, `x` is `[batch * tokens, columns]`. The caller must then have checked `direct()`:
+    eager mode, no gradients, no global hooks.
     """
     modules, call = self._modules, linear if direct() else called
     gated = GATED[type(modules["act_fn"]).__name__]
@@ -61,7 +62,10 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 
 
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
-    """Run the layer with these submodules on `[batch * tokens, columns]`. The caller must have checked `direct()`."""
+    """Run the layer with these submodules on `[batch * tokens, columns]`.
+
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    """
     batch, tokens, columns = hidden_states.shape
     sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
     normed = norm(modules["input_layernorm"], rows, sizes)
@@ -78,7 +82,10 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
-    """Run the attention of a layer for `[batch * tokens, columns]`. The caller must have checked `direct()`."""
+    """Run the attention of a layer on `x` of shape `[batch * tokens, columns]`.
+
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    """
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
         return rows_of(module(hidden_states=x.unflatten(0, sizes), **options)[0], sizes)
@@ -134,7 +141,7 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
 
 
 def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether `patch` replaced the norm after the attention, with a kernel for this dtype."""
+    """Whether `patch` replaced the norm after the attention by a kernel for the dtype of `hidden_states`."""
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 

@@ -65,8 +65,8 @@ def attention_of(
 ) -> tuple[Tensor, Any]:
     """Run the attention. Return its output and, if the attention function returns them, the attention weights.
 
-    `x` is `[batch, tokens, columns]`. If `call` is `linear`, `x` may also be `[batch * tokens, columns]`. `sizes` is
-    `(batch, tokens)`.
+    `call` runs a linear module. `x` is `[batch, tokens, columns]`, or `[batch * tokens, columns]` if `call` is
+    `direct_calls.linear`. `sizes` is `(batch, tokens)`.
     """
     assert position_embeddings is not None, "accepts() asked for it"
     (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules

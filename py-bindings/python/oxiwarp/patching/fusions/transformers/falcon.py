@@ -1,7 +1,7 @@
 """Falcon's attention (transformers: models/falcon/modeling_falcon.py), in models with rotary embedding.
 
 Falcon RW uses ALiBi biases instead of rotary embedding and keeps its original method. A Falcon layer needs no other
-fusion: torch's GELU is one kernel, `patch` replaces the norms separately, and the layer adds the attention to the MLP's
+fusion. torch's GELU is one kernel, and `patch` replaces the norms separately. The layer adds the attention to the MLP's
 result in place.
 """
 
