@@ -127,7 +127,7 @@ def cross_entropy(
 
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
-            CPU or a CUDA device. The classes are in the last dimension for every rank. The last stride is 1. It must be
+            CPU or a CUDA device. Unlike in torch, the classes are always in the last dimension. The last stride is 1. It must be
             possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a contiguous
             tensor. An example is `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.

@@ -237,8 +237,9 @@ def qk_norm_rope(
         mode (str): "exact" or "fast", see Exactness.
         heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
         head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
-        out (Tensor | tuple | None): tensor to which the result is written, or with `k` a pair of tensors, with the
-            shapes and dtype of `q` and `k`. Slices of a buffer for text and image tokens avoid a concatenation.
+        out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`. With `k`, a
+            pair of tensors with the shapes and dtype of `q` and `k`. They may be slices of a buffer for text and image
+            tokens, which saves a concatenation.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors. With `out`, `out`.

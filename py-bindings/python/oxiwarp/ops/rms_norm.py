@@ -144,8 +144,8 @@ def rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The mean of squares, its root and the product are computed in float32. The casts are those of the
-            model, but a row is summed in another order than in torch. A row's result does not depend on the number of
+        Exactness: The mean of squares, its root and the product are computed in float32. The kernel casts where
+            `rounding` says, but sums a row in another order than torch. A row's result does not depend on the number of
             rows. Rows whose address or stride is not a multiple of 16 bytes are summed in yet another order.
         Gradients: Computed in float32 from `x` and rounded once, whatever `rounding` is. The gradient of `weight`, a
             sum over rows, is deterministic. A second derivative and forward-mode AD raise RuntimeError.

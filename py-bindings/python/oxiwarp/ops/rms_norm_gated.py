@@ -70,7 +70,7 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 
 
 class _RmsNormGated(Function):
-    """Autograd function that saves its operands. Its backward recomputes the norm or, with `gate_first`, the product."""
+    """Autograd function that saves its operands. The backward recomputes the norm, or with `gate_first` the product."""
 
     @staticmethod
     def forward(

@@ -309,9 +309,9 @@ def rope_3d(
         k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
         grid (tuple[int, int, int] | None): frames, height and width in tokens. Their product is S, or with `offset` at
             most `S - offset`. Optional if `coordinates` are given.
-        splits (tuple[int, int, int] | None): columns of a head that are rotated by the frame, the row and the column of
-            a token: three even numbers whose sum is D. Default: Wan's split, `2 * (D // 6)` columns each for row and
-            column, and the remainder for the frame (44, 42, 42 for D = 128).
+        splits (tuple[int, int, int] | None): how many columns of a head are rotated by the frame, the row and the
+            column of a token. The three numbers are even, and their sum is D. The default is Wan's split: `2 * (D //
+            6)` columns each for row and column, and the remainder for the frame (44, 42, 42 for D = 128).
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
             a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With

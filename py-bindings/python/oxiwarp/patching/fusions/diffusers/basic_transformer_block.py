@@ -128,14 +128,17 @@ def accepts_block(
 
 
 def norms(self: Any) -> list[Any]:
-    """The LayerNorms that are not called, by the block's kind."""
+    """Return the LayerNorms that the fused method computes itself. They depend on the block's `norm_type`."""
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
     return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms, of which the first may have a modulation; one attention where norm1 makes the second half's."""
+    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported `norm_type`.
+
+    With "ada_norm_zero" (DiT), in which norm1 also computes the gates, the block must have only one attention.
+    """
     if self.norm_type not in (PLAIN, SINGLE, ZERO):
         return f"its norm_type is {self.norm_type!r}"
     if self.norm_type == ZERO and self.attn2 is not None:
