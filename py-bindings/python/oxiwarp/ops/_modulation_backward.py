@@ -72,7 +72,7 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Pair scale and shift with their tables. The shift is None without a value."""
+    """Pair scale and shift with their tables. If there is no shift, its pair is None."""
     return Modulation(scale, scale_table), None if shift is None else Modulation(shift, shift_table)
 
 
@@ -100,8 +100,8 @@ def modulated(
 ) -> Gradients:
     """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
-    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of their values, also if only
-    the tables need a gradient. Without `sums`, only the gradient of x is computed.
+    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of `scale.value` and
+    `shift.value`, also if only the tables need a gradient. If `sums` is false, only the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -141,7 +141,7 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients for a `scale` that differs from row to row.
+    """Return the gradients for a `scale` that consecutive rows do not share.
 
     torch computes `dy * (1 + scale)` and rounds the product to the dtype of x, before the norm's backward kernel.
     """

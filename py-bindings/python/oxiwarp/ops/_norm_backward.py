@@ -28,7 +28,7 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
-    """Return an empty tensor for the gradient of `parameter`, without elements if the gradient is not wanted.
+    """Return an uninitialised tensor for the gradient of `parameter`, without elements if it is not wanted.
 
     Raise RuntimeError if the gradient is wanted but `parameter` is None. `what` names the gradient in the message.
     """

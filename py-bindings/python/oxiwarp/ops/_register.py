@@ -243,7 +243,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return the argument `round_before_weight` for a name in `ROUNDINGS`. Raise ValueError for an unknown name."""
+    """Return the operators' `round_before_weight`: True for "before_weight", False for "once", else raise ValueError."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -287,7 +287,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return the text for an expected dtype, `dtype` as in argument `like` or float32: "f16 (as x) or f32"."""
+    """Return text such as "f16 (as x) or f32", for an operand with the dtype of argument `like` or float32."""
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 

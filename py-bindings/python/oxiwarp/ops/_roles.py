@@ -38,8 +38,8 @@ class Role(enum.Enum):
 class Operator(NamedTuple):
     """A registered operator.
 
-    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust,
-    or with `in_python` in Python.
+    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust
+    or, if `in_python` is set, in Python.
     """
 
     name: str

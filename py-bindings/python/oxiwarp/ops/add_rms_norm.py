@@ -87,8 +87,8 @@ def add_rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
             supports, on the CPU or a CUDA device.
-        residual (Tensor): shape, dtype and device of `x`. By `view`, the same leading dimensions must merge
-            in `x` and `residual`, so that at most two remain.
+        residual (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`)
+            only if they merge in both `x` and `residual`.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): added to `weight` in float32, as in `rms_norm`.

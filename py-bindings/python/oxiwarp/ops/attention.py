@@ -197,7 +197,8 @@ def attention(
             `H / Hkv` consecutive heads of `q` use one head of `k`.
         v (Tensor): shape, dtype and device of `k`.
         causal (bool): a query attends to no key after its position. The last query has the position of the last key.
-            So with a KV cache (Sk > Sq), the first query attends to Sk - Sq + 1 keys. For 2 queries and 4 keys:
+            So with a KV cache (Sk > Sq), the first query attends to Sk - Sq + 1 keys. For 2 queries and 4 keys (1: the
+            query attends to the key):
 
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0

@@ -127,9 +127,9 @@ def cross_entropy(
 
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
-            CPU or a CUDA device. Unlike in torch, the classes are always in the last dimension. The last stride is 1. It must be
-            possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a contiguous
-            tensor. An example is `logits[:, :-1]`.
+            CPU or a CUDA device. Unlike in torch, the classes are always in the last dimension. The last stride is 1.
+            It must be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
+            contiguous tensor. An example is `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): rows with this target do not contribute to the loss.
         reduction (str): "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.

@@ -124,8 +124,8 @@ def rms_norm_gated(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
             supports, on the CPU or a CUDA device.
-        gate (Tensor): shape, dtype and device of `x`. The same leading dimensions must merge in `x` and `gate`, so that
-            at most two remain.
+        gate (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`) only if they merge
+            in both `x` and `gate`.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         rounding (str): "before_weight" casts the normalized value, and its product with a weight of the dtype of `x`,

@@ -15,7 +15,7 @@ NORMS = {"layer_norm": False, "rms_norm": True}
 
 
 def is_exact(op: str, mode: str) -> bool:
-    """Return the operators' argument `exact` for a name in `MODES`. Raise ValueError for an unknown name."""
+    """Return the operators' argument `exact`, which is True for mode "exact". Raise ValueError for an unknown mode."""
     try:
         return MODES[mode]
     except (KeyError, TypeError):
@@ -23,7 +23,7 @@ def is_exact(op: str, mode: str) -> bool:
 
 
 def is_rms(op: str, norm: str) -> bool:
-    """Return the operators' argument `rms` for a name in `NORMS`. Raise ValueError for an unknown name."""
+    """Return the operators' argument `rms`, which is True for "rms_norm". Raise ValueError for an unknown norm."""
     try:
         return NORMS[norm]
     except (KeyError, TypeError):
@@ -68,7 +68,10 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
 
 
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x."""
+    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x.
+
+    For x of shape `[A, B, C, N]`, `[B, C, N]` and `[A, 1, 1, N]` are supported, and `[A, 1, C, N]` is not.
+    """
     missing = x.dim() - value.dim()
     repeats = [
         dim < missing or value.shape[dim - missing] == 1 or value.stride(dim - missing) == 0

@@ -28,8 +28,8 @@ def norm(
 ) -> tuple[Tensor, ...]:
     """Run `HunyuanVideoTokenReplaceAdaLayerNormZero.forward`.
 
-    Return the modulated norm. Then return the chunks of the modulation that the norm does not use, such as gates: first
-    those for all other tokens, then those for the tokens of the first frame.
+    Return the modulated norm and the chunks of the modulation that the norm does not use, such as gates. The chunks for
+    the tokens of the first frame come last.
     """
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
