@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 KEPT = 16  # maximum cached results per function; a model uses one or two resolutions at a time
-MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames of 512 x 768 have 198 MB.
+MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames, 512 x 768, have 198 MB.
 # Maximum bytes of a tensor that a CUDA graph may retain although the retained tensors exceed `MOST_BYTES`.
 # Such small tensors are frequencies. They are copied from the CPU, so a graph cannot compute them itself.
 SMALL = 16 << 10

@@ -243,7 +243,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return the operators' `round_before_weight`: True for "before_weight", False for "once", else raise ValueError."""
+    """Return the operators' `round_before_weight`, True for "before_weight". Raise ValueError for an unknown name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):

@@ -216,8 +216,8 @@ def rope_1d(
         theta (float): base of the frequencies; finite, greater than 0.
         positions (Tensor | None): shape `[S]` or `[B, S]`, integers or floats, converted to float32. Default: 0, 1, 2,
             and so on.
-        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: frequencies that replace `theta**(-2i /
-            rotary_dim)`, for example for scaled RoPE.
+        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: frequencies that replace
+            `theta**(-2i / rotary_dim)`, for example for scaled RoPE.
         interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
             rotated width apart, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
@@ -310,8 +310,8 @@ def rope_3d(
         grid (tuple[int, int, int] | None): frames, height and width in tokens. Their product is S, or with `offset` at
             most `S - offset`. Optional if `coordinates` are given.
         splits (tuple[int, int, int] | None): how many columns of a head are rotated by the frame, the row and the
-            column of a token. The three numbers are even, and their sum is D. The default is Wan's split: `2 * (D //
-            6)` columns each for row and column, and the remainder for the frame (44, 42, 42 for D = 128).
+            column of a token. The three numbers are even, and their sum is D. The default is Wan's split:
+            `2 * (D // 6)` columns each for row and column, and the remainder for the frame (44, 42, 42 for D = 128).
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
             a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With

@@ -13,7 +13,8 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# Types of theta that need no check before the cache lookup, because they are hashable. Other types may not be.
+# Types of theta that need no check before the cache lookup, because they are hashable. Other types may not
+# be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
