@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 def cache_weakly(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """Cache a function of one argument, as `functools.cache`, with weak references to the arguments.
 
-    A result must not refer to its argument; otherwise neither is freed before the cache. Results for arguments that
+    A result must not refer to its argument, because the cache would then keep both alive. Results for arguments that
     have no hash or no weak references are not cached.
     """
     results: WeakKeyDictionary[Any, Result] = WeakKeyDictionary()

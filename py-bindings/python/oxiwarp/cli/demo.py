@@ -119,7 +119,7 @@ def cast(model: Any, dtype: torch.dtype) -> Any:
 
 
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
-    """Denoise the same noise in all steps. Return the latents and the seconds of each step."""
+    """Run all denoising steps, always from the same noise. Return the latents and the seconds of each step."""
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
     generator = torch.Generator("cpu").manual_seed(1)

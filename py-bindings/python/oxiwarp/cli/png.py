@@ -73,7 +73,7 @@ def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
-    """Draw the share of latents whose error is larger than a value. The logarithmic axis omits errors of 0."""
+    """Draw, for each size of the error, the share of latents with a larger error. The log axis omits errors of 0."""
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
         axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)

@@ -111,7 +111,7 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """Return the number of stages of `measure`: the model, each variant, the rounds, the profiles, the CUDA graphs."""
+    """Return the number of stages for the progress bar: model, variants, rounds, profiles and CUDA graphs."""
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
@@ -142,7 +142,11 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Run the first step and the sample of a variant. Return its result, a callable for a step, and the sample."""
+    """Run the first step of a variant, then compute its sample: the output after all steps of a diffusion model.
+
+    Return the result with the measured times, a callable that runs one step, and the sample. The sample of a language
+    model is the output of one step.
+    """
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
     step = functools.partial(run_step, workload, run, arguments)

@@ -38,7 +38,10 @@ class Formula:
 
 
 def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
-    """Run the original forward for each pair of input and weight dtype, and return the formulas with equal results."""
+    """Return, for each (input dtype, weight dtype), the formula that gives the results of the original forward.
+
+    A pair of dtypes for which no formula does so is omitted.
+    """
     shape = getattr(module, "normalized_shape", None)
     # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather it for a call.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS

@@ -95,7 +95,7 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def check_tensors(module: nn.Module) -> Tensor | None:
-    """Return the module's weight or None. Raise `Unsuitable` if the module has other tensors or no usable weight."""
+    """Return the module's weight or None. Raise `Unsuitable` for other tensors and for an unsupported weight."""
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
     weight = tensors.pop("weight", None)
     if tensors:
