@@ -84,7 +84,7 @@ class _Rope(Function):
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """Rotate `q`, or `q` and `k`. Autograd records the call if an input requires grad."""
+    """Rotate `q` and, if it is given, `k`. Autograd records the call if an input requires grad."""
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):

@@ -1,4 +1,4 @@
-"""Checks whether a fused method may do the work of a submodule instead of calling the submodule.
+"""Checks whether a fused method (which replaces a block's `forward`) may do a submodule's work without calling it.
 
 The submodule must have no hooks, and must still have the class and the parameter names that it had when `patch` ran.
 """

@@ -1,6 +1,7 @@
 """Defines the recipe (the options of `patch`) of an object with a fused method, and creates that method.
 
-A fused method runs the kernels of its fusion if they support the call, and otherwise the original method.
+A fused method replaces the `forward` or `__call__` of a model's class. It runs oxiwarp kernels if they support the
+call, and the original method otherwise.
 """
 
 import functools

@@ -122,9 +122,10 @@ def attention(
 
 
 def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rotary tables with each angle once, if `ltx_rope.py` has attached them to `cos`.
+    """Return rotary tables with one entry per pair of columns, if `ltx_rope.py` has attached them to `cos`.
 
-    If there are none, or a caller has written to `cos` or `sin`, return `cos` and `sin`.
+    `cos` and `sin` have two equal entries per pair. They are returned if nothing is attached, or if a caller has
+    written to them.
     """
     found = getattr(cos, ONCE, None)
     if found is None or found[0] is not sin:

@@ -38,7 +38,7 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
     """Whether one cuBLASLt matrix multiplication may replace the call of `proj`.
 
-    It may not replace a modified linear, a linear without bias, or a call that autograd or vmap must record.
+    It may not replace a modified linear or a linear without bias, nor a call under autograd or vmap.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
