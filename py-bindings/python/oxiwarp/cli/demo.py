@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Results of one job: latents of the three runs, and the times of each step in seconds."""
+    """Results of one job: the latents of three runs (wider dtype, unpatched, patched), and the seconds of each step."""
 
     job: Job
     wide: Tensor

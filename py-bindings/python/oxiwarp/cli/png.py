@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .demo import Outcome
 
 PATCHED, STOCK = BLUE, ORANGE
-# The series differ in line style and marker, not only in colour.
+# Difference and rounding error have different line styles and markers, not only different colours.
 SERIES: dict[str, dict[str, Any]] = {
     "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
     "stock against stock in a wider type: rounding error": dict(

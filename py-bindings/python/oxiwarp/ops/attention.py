@@ -24,7 +24,7 @@ def _check(
 ) -> None:
     """Raise RuntimeError for tensors that the kernels do not support. Reads only shapes, dtypes and devices.
 
-    `starts` has the offsets of packed queries and keys, or None twice.
+    `starts` is a pair of the offsets of packed queries and keys. Both are None if sequences are not packed.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -62,7 +62,7 @@ def _check(
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an output like `x`. In both layouts, the heads of a token are adjacent in memory."""
+    """Return an output like `x`. In both layouts ("bshd", "bhsd"), the heads of a token are adjacent in memory."""
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)

@@ -38,7 +38,10 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return `dtotal` with 0 at the elements that the forward clamped. The sum is recomputed without the clamp."""
+    """Return the incoming gradient `dtotal` with 0 at the elements that the forward clamped.
+
+    To find these elements, the sum is recomputed without the clamp.
+    """
     total = x + y if gate is None else op(x, y, gate, gate_table, exact, False)
     return torch.where(total.abs() <= CLIP, dtotal, 0)
 

@@ -1,4 +1,4 @@
-"""Measures several variants of one workload in one process, with the same weights and inputs. Their steps alternate.
+"""Measures several variants of one workload in one process, with the same weights and inputs, in alternating steps.
 
 Every variant (unpatched, patched or compiled) has separate module objects, which share one set of parameters. The time
 of a step is wall-clock time between two synchronizations with the GPU.
@@ -116,7 +116,7 @@ def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Run the first step of a variant, which fills Inductor's cache, and return its seconds."""
+    """Run the first step of a variant, which fills Inductor's cache, and return the seconds that the step took."""
     with torch.no_grad():
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
