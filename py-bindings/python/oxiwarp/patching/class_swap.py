@@ -110,7 +110,7 @@ def is_replaced(x: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether oxiwarp created `cls` to replace a method. False for a class that another tool derived from `cls`."""
+    """Whether oxiwarp created `cls` to replace a method. False if another tool derived `cls` from such a class."""
     return "_oxiwarp_base" in vars(cls)
 
 

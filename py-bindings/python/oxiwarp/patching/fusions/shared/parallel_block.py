@@ -93,8 +93,9 @@ Attend = Callable[[Place | None], Tensor]
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
     """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
 
-    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU. The projection is then the sum of two
-    matrix multiplications, one for the attention and one for the feed-forward, so nothing is concatenated.
+    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if both linears are unmodified. The
+    projection is then the sum of two matrix multiplications, one for the attention and one for the feed-forward. So
+    nothing is concatenated.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
