@@ -32,8 +32,8 @@ def kernel_info() -> list[dict[str, Any]]:
         None.
 
     Returns:
-        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. `entries` are the names of the kernels in the
-        PTX, one per kind of launch.
+        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. `entries` has the names of the op's kernels,
+        which are entry points in the PTX.
 
     Raises:
         Nothing.

@@ -1,6 +1,6 @@
 """Caches for tensors that several calls need, such as rotary tables, and for results per object.
 
-Each store has a maximum number of entries and bytes, and drops its oldest entries.
+A store (a dict of cached results) has a maximum number of entries and bytes. If it is full, it drops its oldest entry.
 """
 
 import functools
@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-KEPT = 16  # maximum entries per decorated function; a model uses one or two resolutions at a time
-MOST_BYTES = 256 << 20  # per store; LTX-Video tables for 161 frames, 512 x 768: 198 MB
-# Maximum bytes of a tensor that CUDA graphs retain beyond `MOST_BYTES`. Such tensors are frequencies: they
-# are copied from the CPU, so a capture cannot compute them.
+KEPT = 16  # maximum cached results per function; a model uses one or two resolutions at a time
+MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames, 512 x 768, have 198 MB.
+# Maximum bytes of a tensor that a CUDA graph may retain although the retained tensors exceed `MOST_BYTES`.
+# Such small tensors are frequencies. They are copied from the CPU, so a graph cannot compute them itself.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -22,8 +22,8 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 dispatch_mode = torch._C._get_dispatch_mode
 compiling = torch.compiler.is_compiling
 capturing = torch.cuda.is_current_stream_capturing
-_of_graphs: list[Any] = []  # tensors that captured graphs read; never freed, as the end of a graph is unknown
-# The store of each object. It is no attribute, so that copies and pickles of the object do not include it.
+_of_graphs: list[Any] = []  # tensors that CUDA graphs read; never freed, as the end of a graph is unknown
+# The store of each object. A store is not an attribute, so that copies and pickles do not include it.
 _of_objects: WeakKeyDictionary[Any, Store] = WeakKeyDictionary()
 Result = TypeVar("Result")
 
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 def cache_weakly(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """Cache a function of one argument, as `functools.cache`, with weak references to the arguments.
 
-    A result must not refer to its argument; otherwise neither is freed before the cache. Results for arguments that
+    A result must not refer to its argument, because the cache would then keep both alive. Results for arguments that
     have no hash or no weak references are not cached.
     """
     results: WeakKeyDictionary[Any, Result] = WeakKeyDictionary()
@@ -95,9 +95,10 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
-    """Return an entry that any stream has cached for `key`, and retain it until the process ends.
+    """Return the tensors that any stream has cached for `key`, for use in a CUDA graph that is being captured.
 
-    Call `make` within the capture if there is no entry, or if all retained entries would exceed `MOST_BYTES`.
+    They are retained until the process ends, because the graph reads them at every replay. If none are cached, or if
+    the retained tensors would exceed `MOST_BYTES`, call `make`, so that the graph computes them.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
@@ -111,7 +112,7 @@ def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Cache the last `KEPT` results of `make`, whose last argument is the device.
+    """Decorate `make`, whose last argument is a device, so that its last `KEPT` results are cached.
 
     torch.compile traces `make` without the cache.
     """
@@ -121,7 +122,7 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        if dispatch_mode(FAKE) is None:  # the lookup of `keep` in half the time; every block calls this
+        if dispatch_mode(FAKE) is None:  # `keep` does this too, in twice the time; every block calls this
             made = store.get((args, stream_of(args[-1])))
             if made is not None:
                 return made
@@ -132,7 +133,7 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def store_of(x: Any) -> Store:
-    """Return the store of an object. It lasts until the object is freed or `forget` is called."""
+    """Return the cache of an object. The cache lasts until the object is freed or `forget` is called."""
     return _of_objects.setdefault(x, {})
 
 

@@ -1,3 +1,3 @@
-"""Namespace of the operators in `torch.ops`. The copy of a kernel repository has another one (`hub/__init__.py`)."""
+"""Namespace of the operators in `torch.ops`. The copy that `hub/__init__.py` writes has another namespace."""
 
 NAMESPACE = "oxiwarp"

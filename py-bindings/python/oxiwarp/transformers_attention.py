@@ -28,7 +28,7 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Make "oxiwarp" a value of `attn_implementation`.
 
-    transformers then passes the masks that it makes for SDPA: none if `is_causal` is enough.
+    transformers then passes the same masks as to SDPA. It passes no mask if `is_causal` is enough.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -93,7 +93,7 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # the zero columns add nothing, and the result is cut to `columns` below
+    if columns < key.shape[-1]:  # zero columns do not change the other ones; the result loses them below
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None
@@ -130,7 +130,7 @@ def check_context_parallel() -> None:
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
     """Return an additive mask of `position_bias` and `mask`.
 
-    A bool `mask` gives the minimum of the dtype at hidden keys. An additive one is added.
+    At keys that a bool `mask` hides, the result is the minimum of the dtype. An additive `mask` is added.
     """
     if mask is None:
         return position_bias

@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Results of one job: latents of the three runs, and the times of each step in seconds."""
+    """Results of one job: the latents of three runs (wider dtype, unpatched, patched), and the seconds of each step."""
 
     job: Job
     wide: Tensor
@@ -119,7 +119,7 @@ def cast(model: Any, dtype: torch.dtype) -> Any:
 
 
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
-    """Denoise the same noise in all steps. Return the latents and the seconds of each step."""
+    """Run all denoising steps, always from the same noise. Return the latents and the seconds of each step."""
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
     generator = torch.Generator("cpu").manual_seed(1)

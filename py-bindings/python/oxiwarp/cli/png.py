@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .demo import Outcome
 
 PATCHED, STOCK = BLUE, ORANGE
-# The series differ in line style and marker, not only in colour.
+# Difference and rounding error have different line styles and markers, not only different colours.
 SERIES: dict[str, dict[str, Any]] = {
     "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
     "stock against stock in a wider type: rounding error": dict(
@@ -32,8 +32,9 @@ def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
 def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
     """Draw a row of panels for each job.
 
-    The panels show both errors of the first frame, the distribution of the errors, and their mean and maximum with the
-    bound. With `times`, one more panel shows the time of each step. Times of the CPU executor are not meaningful.
+    The panels show two errors: the patched model's difference and the unpatched model's rounding error. They show the
+    first frame, the distribution, and mean and maximum with their bounds. With `times`, one more panel shows the time
+    of each step. Times of the CPU executor are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -55,7 +56,7 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Draw both errors of the first latent frame as images with a common colour scale."""
+    """Draw difference and rounding error of the first latent frame as two images with a common colour scale."""
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
     largest = max(float(frame.max()) for frame in frames) or 1.0
@@ -72,7 +73,7 @@ def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
-    """Draw the share of latents whose error is larger than a value. The logarithmic axis omits errors of 0."""
+    """Draw, for each size of the error, the share of latents with a larger error. The log axis omits errors of 0."""
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
         axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)
@@ -90,7 +91,7 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 
 
 def checked(axis: Any, outcome: "Outcome") -> None:
-    """Draw the values that the demo checks: mean and maximum of both errors, and the bounds."""
+    """Draw the values that the demo checks: mean and maximum of difference and rounding error, and the bounds."""
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
     errors = (*zip(means, maxima, strict=True), outcome.bounds)

@@ -27,7 +27,7 @@ ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
 
 
 def build(folder: str | Path) -> Path:
-    """Write the repository to `build/torch-cuda` in `folder`, and return that path. Replaces an existing one."""
+    """Write the repository to `build/torch-cuda` in `folder`, replace an existing one, and return its path."""
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
         shutil.rmtree(target)
@@ -63,7 +63,7 @@ def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
 
 
 def namespace(folder: Path) -> str:
-    """Return a name for `torch.ops` that contains a hash of the folder's files."""
+    """Return a namespace for `torch.ops` with a hash of the folder's files, so that versions have different names."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(folder)).encode())

@@ -9,7 +9,7 @@ The other gradients follow from these sums:
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
 If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the norm's backward. The gradients
-ignore the intermediate roundings of the forward pass, as those of the norms do.
+ignore the intermediate roundings of the forward pass, as the gradients of the norms do.
 """
 
 import math
@@ -36,7 +36,7 @@ class Norm(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the norm of x. `dtype`, in which it is computed, is the dtype of x or float32."""
+        """Return the norm of x, computed in `dtype`, which is the dtype of x or float32."""
         x = x.to(dtype)
         weight, bias = (p if p is None or p.dtype == torch.float32 else p.to(dtype) for p in (self.weight, self.bias))
         if not self.rms:
@@ -47,7 +47,7 @@ class Norm(NamedTuple):
     def gradients(
         self, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the gradient of x plus `dsum`, and the sums `A` and `B` if they are wanted.
+        """Return the gradient of x plus `dsum`, and the wanted sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
 
         `weight` replaces the weight of the norm. It is `[N]`, or `[groups, N]`.
         """
@@ -72,12 +72,12 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Pair scale and shift with their tables. The shift is None without a value."""
+    """Pair scale and shift with their tables. If there is no shift, its pair is None."""
     return Modulation(scale, scale_table), None if shift is None else Modulation(shift, shift_table)
 
 
 class Gradients(NamedTuple):
-    """Gradients of the operands: that of `x` in its dtype, the others in float32.
+    """Gradients of the operands. The gradient of `x` has the dtype of `x`, and all others are float32.
 
     None stands for an operand that is missing or needs no gradient.
     """
@@ -100,8 +100,8 @@ def modulated(
 ) -> Gradients:
     """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
-    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of their values, also if only
-    the tables need a gradient. Without `sums`, only the gradient of x is computed.
+    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of `scale.value` and
+    `shift.value`, also if only the tables need a gradient. If `sums` is false, only the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -141,9 +141,9 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients for a scale without groups.
+    """Return the gradients for a `scale` that consecutive rows do not share.
 
-    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x.
+    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x, before the norm's backward kernel.
     """
     dn = (dy * factor).to(x.dtype)
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)

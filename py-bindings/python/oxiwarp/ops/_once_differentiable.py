@@ -34,9 +34,10 @@ def _apart(tensor: Tensor) -> Tensor:
 
 
 class _Twice(torch.autograd.Function):
-    """Returns the first `count` tensors unchanged. Its backward raises, for a derivative with respect to any input.
+    """An autograd function that returns its first `count` tensors unchanged, and whose backward raises RuntimeError.
 
-    The other inputs are the tensors from which the first `count` were computed.
+    Its remaining inputs are the tensors from which the first `count` were computed. So a derivative with respect to any
+    of them reaches the backward.
     """
 
     generate_vmap_rule = True

@@ -36,8 +36,8 @@ _KINDS = {
 }
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # registrations last as long as this object
 ROUNDINGS = {"once": False, "before_weight": True}
-# Tensor types that patched modules pass to the operators. Other subclasses (distributed, quantized, ...) have
-# their own dispatch. torch.compile and torch.export trace with the last two.
+# Tensor types that patched modules pass to the operators. torch.compile and torch.export trace with
+# `FakeTensor` and `FunctionalTensor`. Other subclasses (distributed, quantized, ...) have their own dispatch.
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 REAL = (Tensor, torch.nn.Parameter)
 OPTIONAL = (Tensor, type(None))
@@ -47,7 +47,7 @@ def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
     """Define an operator in `torch.ops.<NAMESPACE>` and return its overload.
 
     `fake` is the meta kernel, for meta tensors and torch.compile: it returns outputs without data, and raises for
-    inputs that the kernel would refuse. `roles` has a role for every tensor argument of the schema.
+    inputs that the kernel does not support. `roles` has a `Role` (shape and dtype) for every tensor argument.
     """
     return _define(schema, fake, roles, in_python=False)
 
@@ -66,8 +66,8 @@ def _define(schema: str, fake: Callable[..., Any], roles: dict[str, Role], in_py
 def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
     """Define an operator whose kernel is the Python function `run`, which writes to its arguments and returns nothing.
 
-    Return a function that calls the operator under torch.compile and `run` otherwise. torch.compile replaces torch's
-    in-place operators by functional ones, which adds a copy. It keeps a custom operator as it is.
+    Return a function that calls the operator under torch.compile, and `run` in eager mode. torch.compile would replace
+    an in-place operator of torch by a functional one, which adds a copy. It does not replace a custom operator.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -77,8 +77,9 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """Run an operator under torch.vmap: one call per batch element. A call writes to its element of `out`."""
-    # `Function.forward` runs with grad mode off. A call in grad mode would lose the gradient silently.
+    """Run an operator under torch.vmap, with one call per batch element. Each call writes to one element of `out`."""
+    # `Function.forward` calls operators with grad mode off. With grad mode on, autograd does not record this
+    # call, and the gradient would be lost silently.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -87,7 +88,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # A slice along another dimension than the first is strided. Operators may not support these strides.
+    # Make the batch the first dimension. Operators may not support the strides of a slice along another one.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -112,7 +113,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
     """Return the results of `one_by_one` for an empty batch.
 
-    A call with a batch of one on the meta device gives their shapes.
+    A call for one batch element on the meta device determines the shapes of the results.
     """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
@@ -136,8 +137,8 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
     """Register `resolve` as the kernel of operator `name` for lazily negated or conjugated tensors.
 
-    torch's fallback resolves the inputs, then looks for the written tensor among the results. An operator that writes
-    to an argument and returns nothing needs its own kernel.
+    torch's fallback for such tensors expects that an operator returns the tensor to which it writes. An operator that
+    returns nothing therefore needs a kernel of its own.
     """
     for key in ("Negative", "Conjugate"):
         _LIBRARY.impl(name, resolve, key)
@@ -186,10 +187,11 @@ def _wraps_grad(tensor: Tensor) -> bool:
 
 
 def may_write(x: Tensor) -> bool:
-    """Return whether operators may write parts of a result into views of one tensor like `x`.
+    """Return whether several operators may write into parts of one new tensor, in a call whose input is `x`.
 
-    Callers identify the parts by their addresses. Tensors without memory and torch.func's wrappers do not allow this.
-    torch.compile tracks the writes. Callers check autograd with `needs_grad`.
+    In eager mode, callers identify the parts by their addresses, which tensors without memory and wrappers of
+    torch.func do not have. torch.compile tracks the writes itself. This function does not check autograd; callers also
+    call `needs_grad`.
     """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
@@ -197,7 +199,8 @@ def may_write(x: Tensor) -> bool:
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
     """Run an operator that writes to the caller's tensors `outs`, which are its last arguments.
 
-    `grad` states that an input requires grad. Raise RuntimeError then, and for lazily negated or conjugated `outs`.
+    `grad` says whether an input requires grad. Raise RuntimeError if it does, or if a tensor in `outs` is lazily
+    negated or conjugated.
     """
     if grad or needs_grad(*outs):
         raise RuntimeError(
@@ -206,7 +209,7 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
         )
     compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # torch's fallback for lazy views expects the written tensor among the results.
+        # torch's fallback for lazily negated views expects that an operator returns the tensor it writes to.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
@@ -219,7 +222,7 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
 
 
 def refuse_forward_mode(op: str) -> None:
-    """Raise RuntimeError in forward-mode AD. `op` has no forward derivative; without a tangent the result is wrong."""
+    """Raise RuntimeError in forward-mode AD. `op` has no forward derivative, so its result would lack the tangent."""
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
@@ -240,7 +243,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return the operators' `round_before_weight` for a name in `ROUNDINGS`. Raise ValueError for another name."""
+    """Return the operators' `round_before_weight`, True for "before_weight". Raise ValueError for an unknown name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -284,7 +287,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return the text of an expected dtype, that of argument `like` or float32: "f16 (as x) or f32"."""
+    """Return text such as "f16 (as x) or f32", for an operand with the dtype of argument `like` or float32."""
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 
@@ -305,9 +308,9 @@ def is_eps(value: float) -> bool:
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the row kernels refuse. Reads only shapes, dtypes and devices.
+    """Raise RuntimeError for inputs that the row kernels do not support. Reads only shapes, dtypes and devices.
 
-    `others` must have the shape, dtype and device of `x`. `weight` is `[N]` in that dtype or in float32.
+    `others` must have the shape, dtype and device of `x`. `weight` is `[N]` in the dtype of `x` or in float32.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")

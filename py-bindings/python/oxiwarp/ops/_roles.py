@@ -38,8 +38,8 @@ class Role(enum.Enum):
 class Operator(NamedTuple):
     """A registered operator.
 
-    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust,
-    or with `in_python` in Python.
+    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust
+    or, if `in_python` is set, in Python.
     """
 
     name: str
@@ -66,9 +66,9 @@ def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
     """Return the roles of a public function's tensor parameters, by name.
 
-    A parameter takes its role from the operators of the same module: the first one with a tensor of this name. The dict
-    `ROLES` of the module overrides this. It has names that no operator has, and arguments for which the function
-    accepts more shapes than the operator.
+    A parameter takes its role from the first operator of the same module that has a tensor of this name. The dict
+    `ROLES` of the module overrides these roles. It is for parameters that no operator has, and for parameters for which
+    the function accepts more shapes than the operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}

@@ -1,7 +1,8 @@
 """Frequencies and tables of rotary embeddings, computed by torch's operators.
 
-`rope_3d` uses tables, unlike `rope_1d`. float32 tables with one entry per pair have `4 * S * D` bytes. Reading and
-writing bfloat16 queries and keys takes `8 * S * heads * D` bytes, and all layers share the tables.
+`rope_3d` uses tables, because their cost is small. All layers share the tables, and float32 tables with one entry per
+pair have `4 * S * D` bytes. Reading and writing bfloat16 queries and keys takes `8 * S * heads * D` bytes. `rope_1d`
+uses no tables: its kernel computes the angles.
 """
 
 import math

@@ -11,8 +11,8 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# Values of the operators' `kind`. Kind 1 is GELU with the last bits of torch builds for CUDA 13.2 and newer,
-# whose erf differs from that of older builds.
+# Values of the operators' argument `kind`. Kind 1 is GELU with the bits of torch builds for CUDA 13.2 and
+# newer. In these builds, erf has other last bits than in older builds.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
@@ -50,7 +50,7 @@ op_backward = define(
 
 
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the kernels refuse. The bias has `halves` times the columns of `x`.
+    """Raise RuntimeError for inputs that the kernels do not support. The bias has `halves` times the columns of `x`.
 
     `others` must have the shape, dtype and device of `x`.
     """
@@ -120,11 +120,11 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
 
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias may have
-            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. The leading
-            dimensions must then merge into at most two strided dimensions, as in a slice or chunk of a contiguous
-            tensor. If `x` and `out` both have gaps, the gaps must lie between the same groups of rows.
+            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. It must
+            be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
+            contiguous tensor. With `out`, two dimensions count as merged only if they merge in both tensors.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. It is added to `x` first.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It may be a
             slice of a wider buffer. It must not overlap an input.
 
@@ -140,11 +140,10 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain for every input. "fast" uses no IEEE
-            division: for inputs of -20 or more its float32 value, before rounding, is within a few units in the last
-            place (ulp). Below -20, the relative error of functions with an exponential grows to 90 ulp, and `silu` is 0
-            below -88.7, as in torch. The CPU executor rounds exponentials correctly, so its last bits can differ from
-            those of a GPU.
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" uses an approximate division.
+            For inputs of -20 or more, its float32 value before rounding is within a few units in the last place (ulp).
+            Below -20, the relative error of functions with an exponential grows to 90 ulp. `silu` is 0 below -88.7, as
+            in torch. The CPU executor rounds exponentials correctly, so its last bits can differ from a GPU's.
         Gradients: Computed in float32 from `x` and rounded once, unlike eager autograd, which rounds after each
             operator. The gradient of `bias` is the sum of the rounded gradient of `x` over the rows, computed by torch.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -165,7 +164,7 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -179,7 +178,7 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
             `gelu` states.
         Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
             second derivative and forward-mode AD raise RuntimeError.
@@ -200,7 +199,7 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -214,8 +213,8 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each of the eight operators of the model class.
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the eight operators of `NewGELUActivation`.
         Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
             second derivative and forward-mode AD raise RuntimeError.
 
@@ -235,7 +234,7 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -249,8 +248,8 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each operator of the model class.
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each operator of `FastGELUActivation`.
         Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
             second derivative and forward-mode AD raise RuntimeError.
 
@@ -270,7 +269,7 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -284,8 +283,8 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each of the three operators of the model class.
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the three operators of `QuickGELUActivation`.
         Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
             second derivative and forward-mode AD raise RuntimeError.
 
@@ -305,7 +304,7 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -319,7 +318,7 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
             `gelu` states.
         Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
             second derivative and forward-mode AD raise RuntimeError.

@@ -20,7 +20,7 @@ def check(
     eps: float,
     **modulations: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Raise RuntimeError for operands that the host refuses. `modulations` has a value and its table by name."""
+    """Raise RuntimeError for unsupported operands. `modulations` has a value and its table by name."""
     check_norm(op, x, weight, bias, eps)
     for name, (value, table) in modulations.items():
         check_modulation(op, name, value, table, x)
@@ -57,7 +57,7 @@ op = define(
 
 
 class _AdaNorm(Function):
-    """Saves its operands. The backward recomputes the norm from x."""
+    """Autograd function that saves its operands. The backward recomputes the norm from x."""
 
     @staticmethod
     def forward(
@@ -112,7 +112,8 @@ def ada_norm(
             ones (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting in a middle dimension (`[A, 1, C, N]`) or at both ends
             (`[1, B, 1, N]`) is not supported.
         shift (Tensor | None): as `scale`. If both are broadcast in some but not all leading dimensions, these must be
-            the same dimensions. In `x`, `scale` and `shift` together, two row strides per tensor must reach all rows.
+            the same dimensions. It must be possible to merge the leading dimensions into at most two by `view`. Two
+            dimensions count as merged only if they merge in `x`, `scale` and `shift`.
         norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
@@ -139,8 +140,8 @@ def ada_norm(
             it computes in float32 and rounds once. "fast" always rounds once. In both modes, `scale + scale_table` is
             rounded first if both have the dtype of `x`; the same holds for `shift`.
         Gradients: Computed in float32, also for the tables. They ignore the intermediate roundings of the forward pass.
-            Sums are deterministic. If rows of `x` share scale and shift (`[B, 1, N]`, `[N]`), one pass computes all
-            gradients. A second derivative and forward-mode AD raise RuntimeError.
+            Sums are deterministic. If rows of `x` share scale and shift (`[B, 1, N]`, `[N]`), one pass over the rows
+            computes all gradients. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748).

@@ -55,7 +55,10 @@ op = define(
 
 
 class _AdaNormPair(Function):
-    """Saves its operands. The kernel of the second modulation adds the gradient of x from the first one."""
+    """Autograd function that saves its operands.
+
+    The backward kernel of the second modulation adds the gradient of x from the first modulation to its result.
+    """
 
     @staticmethod
     def forward(

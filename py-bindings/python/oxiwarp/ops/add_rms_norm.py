@@ -42,7 +42,10 @@ op = define(
 
 
 class _AddRmsNorm(Function):
-    """Saves the sum and the weight. The backward kernel adds the incoming gradient of the sum."""
+    """Autograd function that saves the sum and the weight.
+
+    The backward kernel adds the incoming gradient of the sum to the gradient that comes from the norm.
+    """
 
     @staticmethod
     def forward(
@@ -84,8 +87,8 @@ def add_rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
             supports, on the CPU or a CUDA device.
-        residual (Tensor): shape, dtype and device of `x`. If `x` and `residual` both have gaps, the gaps must lie
-            between the same groups of rows.
+        residual (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`)
+            only if they merge in both `x` and `residual`.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): added to `weight` in float32, as in `rms_norm`.
@@ -105,8 +108,8 @@ def add_rms_norm(
     Note:
         Exactness: `sum` has the bits of torch's `x + residual`. The norm reads this rounded sum, with the exactness of
             `rms_norm`.
-        Gradients: As for `rms_norm`. The incoming gradient of `sum` is added before the one rounding. A second
-            derivative and forward-mode AD raise RuntimeError.
+        Gradients: As for `rms_norm`. The incoming gradient of `sum` is added before the gradient of `x` is rounded. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The residual chain `h = h + f(h); y = norm(h)` of LLaMA-like decoders; the norm is that of arXiv:1910.07467.

@@ -22,9 +22,9 @@ LAYOUTS = {"bshd": False, "bhsd": True}
 def _check(
     op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
-    """Raise RuntimeError for tensors that the kernels refuse. Reads only shapes, dtypes and devices.
+    """Raise RuntimeError for tensors that the kernels do not support. Reads only shapes, dtypes and devices.
 
-    `starts` has the offsets of packed queries and keys, or None twice.
+    `starts` is a pair of the offsets of packed queries and keys. Both are None if sequences are not packed.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -62,7 +62,7 @@ def _check(
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an output like `x`. In both layouts, the heads of a token are adjacent in memory."""
+    """Return an output like `x`. In both layouts ("bshd", "bhsd"), the heads of a token are adjacent in memory."""
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
@@ -111,7 +111,7 @@ op_backward = define(
 
 
 class _Attention(Function):
-    """Saves the inputs, the result and `lse`. The backward recomputes the attention probabilities."""
+    """Autograd function that saves the inputs, the result and `lse`. The backward recomputes the probabilities."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *params: Any) -> tuple[Tensor, Tensor]:
@@ -196,18 +196,19 @@ def attention(
         k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. H is a multiple of Hkv (grouped-query attention):
             `H / Hkv` consecutive heads of `q` use one head of `k`.
         v (Tensor): shape, dtype and device of `k`.
-        causal (bool): a query sees no key after its position. The last query is at the position of the last key. With a
-            KV cache (Sk > Sq), the first query sees Sk - Sq + 1 keys. For 2 queries and 4 keys (1 is a visible key):
+        causal (bool): a query attends to no key after its position. The last query has the position of the last key.
+            So with a KV cache (Sk > Sq), the first query attends to Sk - Sq + 1 keys. For 2 queries and 4 keys (1: the
+            query attends to the key):
 
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        mask (Tensor | None): bool (True for a visible key), or an additive mask in float32 or the dtype of `q`. It
-            broadcasts to `[B, H, Sq, Sk]` in both layouts and is not copied. A padding mask is `[B, 1, 1, Sk]`.
-        window (int | tuple | None): sliding window: a pair of the numbers of keys that a query sees before and after
-            its position. One number stands for both. None is no limit. The last query is at the position of the last
-            key, as with `causal`.
+        mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the dtype of
+            `q`. It broadcasts to `[B, H, Sq, Sk]` in both layouts and is not copied. A padding mask is `[B, 1, 1, Sk]`.
+        window (int | tuple | None): sliding window. A pair has the numbers of keys before and after its position to
+            which a query attends. One number is used for both. None means no limit. The last query has the position of
+            the last key, as with `causal`.
         softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
         layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`.
@@ -234,20 +235,20 @@ def attention(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Products have the dtype of the inputs and are accumulated in float32. Scores and softmax are float32.
-            Probabilities are rounded to the dtype of `q` before the product with `v`, and the result is rounded once. A
-            query's result does not depend on the values of other queries or on the batch. The number of queries selects
-            the kernel, and with it the last bits. Hopper GPUs have separate kernels for 64 queries or more. If one key
-            head has at most 32 queries (over all its query heads) and 1024 keys or more, the keys are split among
-            blocks.
-        Gradients: `q`, `k` and `v` have one; `mask` has none. They are deterministic. A second derivative and
-            forward-mode AD raise RuntimeError.
-        Special values: A query that sees no key, or whose scores are all -inf, gets zeros, and -inf in `lse`. If an
-            additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean of
-            the values. Its `lse` is then the mask value, at least -2.3e38, and no gradient flows if `lse` is below
-            -8e6. Keys that a mask hides must be finite: NaN gives NaN. Hidden values must be finite too: NaN in a value
-            that a mask, `causal` or `window` hides can reach queries of the same tile, as in torch. Keys that `causal`,
-            `window` or another sequence of `cu_seqlens` excludes are not read.
+        Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores and
+            softmax are float32. Probabilities are rounded to the dtype of `q` before the product with `v`, and the
+            result is rounded once. A query's result does not depend on the values of other queries or on the batch. The
+            number of queries selects the kernel, and the kernel determines the last bits. Hopper GPUs have separate
+            kernels for 64 queries or more. If one key head has at most 32 queries (over all its query heads) and 1024
+            keys or more, the keys are split among thread blocks.
+        Gradients: `q`, `k` and `v` have gradients, and `mask` has none. The gradients are deterministic. A second
+            derivative and forward-mode AD raise RuntimeError.
+        Special values: A query that attends to no key, or whose scores are all -inf, gets zeros, and -inf in `lse`. If
+            an additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean
+            of the values. Its `lse` is then the mask value, at least -2.3e38, and no gradient flows if `lse` is below
+            -8e6. Rows of `k` that a mask hides must be finite, because NaN in them gives NaN. Rows of `v` that a mask,
+            `causal` or `window` hides must be finite too. Their NaN can reach queries of the same tile, as in torch.
+            Rows of `k` that `causal`, `window` or another sequence of `cu_seqlens` excludes are not read.
         Unchecked offsets: A GPU call does not read `cu_seqlens` on the host. Rows before the first offset are not
             written. If the offsets do not ascend, the results are unspecified.
 

@@ -15,7 +15,7 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
-    """Raise RuntimeError for arguments that the kernels refuse. Reads only shapes, dtypes, devices and numbers.
+    """Raise RuntimeError for arguments that the kernels do not support. Reads only shapes, dtypes, devices and numbers.
 
     `rows` are float32 tensors with one number per row.
     """
@@ -77,7 +77,10 @@ op_backward = define(
 
 
 class _CrossEntropy(Function):
-    """Saves the logits, the target and `lse`. The backward reads the logits again and allocates their gradient."""
+    """Autograd function that saves the logits, the target and `lse`.
+
+    The backward reads the logits again and allocates their gradient.
+    """
 
     @staticmethod
     def forward(logits: Tensor, target: Tensor, *params: float) -> tuple[Tensor, Tensor]:
@@ -124,11 +127,11 @@ def cross_entropy(
 
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
-            CPU or a CUDA device. The classes are in the last dimension for every rank. The last stride is 1. The
-            leading dimensions must merge into at most two strided dimensions, as in a slice or chunk of a contiguous
-            tensor. `logits[:, :-1]` is an example.
+            CPU or a CUDA device. Unlike in torch, the classes are always in the last dimension. The last stride is 1.
+            It must be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
+            contiguous tensor. An example is `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
-        ignore_index (int): target of the rows that do not count.
+        ignore_index (int): rows with this target do not contribute to the loss.
         reduction (str): "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
         label_smoothing (float): fraction of the target probability that is spread evenly over all classes, 0 to 1.
         z_loss (float): adds `z_loss * lse**2` to the loss of each row; finite, 0 or more (PaLM, arXiv:2204.02311).
@@ -152,7 +155,7 @@ def cross_entropy(
         Gradients: Only `logits` has one. A second derivative and forward-mode AD raise RuntimeError.
         Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
             +inf. "mean" over no rows is NaN. On a GPU, the host does not read the targets. A target that is neither a
-            class nor `ignore_index` gives a NaN loss and gradient there. torch fails with a device-side assertion.
+            class nor `ignore_index` gives a NaN loss and a NaN gradient. In torch, it fails a device-side assertion.
 
     Source:
         `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,

@@ -22,7 +22,7 @@ ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 def _check(
     name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
 ) -> int:
-    """Return the number of columns of a half. Raise RuntimeError for inputs that the kernels refuse."""
+    """Return the number of columns of a half. Raise RuntimeError for inputs that the kernels do not support."""
     if second is not None:
         check(name, x, bias, 2, **{"up" if gate_first else "gate": second})
     else:
@@ -73,7 +73,7 @@ op_backward = define(
 
 
 class GatedActivation(Function):
-    """The gated activation with its backward, whose kernel returns the gradients of both halves in one tensor."""
+    """Autograd function of the gated activation. Its backward writes the gradients of both halves to one tensor."""
 
     @staticmethod
     def forward(
@@ -154,9 +154,9 @@ def geglu(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has both
-            halves, or `[..., H]` if `gate` is given. The last stride is 1. The leading dimensions must merge into at
-            most two strided dimensions, as in a slice or chunk of a contiguous tensor. If two of `x`, `gate` and `out`
-            have gaps, the gaps must lie between the same groups of rows.
+            halves, or `[..., H]` if `gate` is given. The last stride is 1. It must be possible to merge the leading
+            dimensions into at most two by `view`, as in a slice or chunk of a contiguous tensor. Two dimensions count
+            as merged only if they merge in `x`, `gate` and `out`.
         gate (Tensor | None): the second half, with the shape and dtype of `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
             `first` and `second`.
@@ -178,11 +178,11 @@ def geglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradients of `x` and `gate` are the halves
-            of one buffer. The gradient of `bias` is their sum over the rows, computed by torch. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradients of `x` and `gate` are the two
+            halves of one tensor. torch sums this tensor over the rows, which gives the gradient of `bias`. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         diffusers' `GEGLU` after its linear layer; Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202).
@@ -222,7 +222,7 @@ def swiglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
@@ -262,7 +262,7 @@ def mul_and_silu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
@@ -302,7 +302,7 @@ def silu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
@@ -342,7 +342,7 @@ def gelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
@@ -382,7 +382,7 @@ def gelu_tanh_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
@@ -429,7 +429,7 @@ def fatrelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.

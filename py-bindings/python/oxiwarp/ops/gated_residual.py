@@ -38,13 +38,16 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return `dtotal` with 0 at the elements that the forward clamped. The sum is recomputed without the clamp."""
+    """Return the incoming gradient `dtotal` with 0 at the elements that the forward clamped.
+
+    To find these elements, the sum is recomputed without the clamp.
+    """
     total = x + y if gate is None else op(x, y, gate, gate_table, exact, False)
     return torch.where(total.abs() <= CLIP, dtotal, 0)
 
 
 class _GatedResidual(Function):
-    """Saves y and the gate. Saves x only with `clip`, to find the clamped elements."""
+    """Autograd function that saves y and the gate. With `clip`, it also saves x, to find the clamped elements."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
@@ -82,7 +85,8 @@ def gated_residual(
         y (Tensor): branch, with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
             dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
-            of `ada_norm`. Two row strides per tensor must reach all rows of `x`, `y` and `gate`.
+            of `ada_norm`. It must be possible to merge the leading dimensions into at most two by `view`. Two
+            dimensions count as merged only if they merge in `x`, `y` and `gate`.
         gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
         clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode (str): "exact" or "fast", see Exactness.

@@ -71,7 +71,10 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Saves the sum and the operands (x only with `clip`). The backward kernel adds the incoming gradient of `sum`."""
+    """Autograd function that saves the sum and the operands, but x only with `clip`.
+
+    The backward kernel adds the incoming gradient of `sum` to the gradient of x.
+    """
 
     @staticmethod
     def forward(
@@ -163,8 +166,8 @@ def gated_residual_ada_norm(
 
     Note:
         Exactness: The results have the bits of `gated_residual` followed by `ada_norm`.
-        Gradients: As for `gated_residual` and `ada_norm`. The incoming gradient of `sum` is added before the one
-            rounding. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: As for `gated_residual` and `ada_norm`. The incoming gradient of `sum` is added before the gradient
+            of `x` is rounded. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the start of the next.

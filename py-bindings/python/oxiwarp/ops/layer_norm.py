@@ -27,7 +27,7 @@ op = define(
 
 
 class _LayerNorm(Function):
-    """Saves x and the parameters, from which the backward recomputes the norm."""
+    """Autograd function that saves x and the parameters, from which the backward recomputes the norm."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -56,8 +56,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
-            last stride is 1. The leading dimensions must merge into at most two strided dimensions, as in a slice or
-            chunk of a contiguous tensor.
+            last stride is 1. It must be possible to merge the leading dimensions into at most two by `view`, as in a
+            slice or chunk of a contiguous tensor.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the variance; finite, 0 or more.

@@ -29,7 +29,7 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The chain is computed in float32 and rounded once, as in Mochi's modules.
+        Exactness: The formula is computed in float32 and rounded once, as in Mochi's modules.
         Gradients: As for `ada_norm`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:

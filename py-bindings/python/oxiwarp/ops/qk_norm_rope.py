@@ -106,9 +106,9 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of the norm for `x`, weight and bias, each of the last two None if it is not wanted.
+    """Return the norm's gradients for `x`, weight and bias. Those of weight and bias are None if not wanted.
 
-    `how` is the norm's number in `NORMS`, and eps.
+    `how` is a pair of the norm's number in `NORMS` and eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -127,7 +127,10 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
 
 
 class _Function(Function):
-    """Saves its operands. The backward undoes the rotation with the kernel of `rope`, then calls that of the norm."""
+    """Autograd function that saves its operands.
+
+    The backward undoes the rotation with the kernel of `rope`, and then calls the backward kernel of the norm.
+    """
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *args: Any) -> Any:
@@ -163,7 +166,7 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """Return `x` in a shape whose last dimension is the columns that the norm reduces."""
+    """Return `x` in a shape whose last dimension has the columns over which the norm is computed."""
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
@@ -214,7 +217,7 @@ def qk_norm_rope(
         k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
         cos (Tensor | None): table of cosines, as for `rope`. Without tables there is no rotation.
         sin (Tensor | None): table of sines, as for `rope`.
-        norm (str | None): the module to reproduce, which fixes the order of sums and the roundings. "rms_norm":
+        norm (str | None): the module whose order of sums and roundings the kernel reproduces. "rms_norm":
             torch.nn.RMSNorm, one rounding (Flux, LTX-Video, Wan). "llama_rms_norm": the RMSNorm of Llama, Qwen and
             diffusers, which rounds before and after the multiplication by the weight. "mochi_rms_norm": an RMSNorm
             composed of torch's operators with one rounding. "layer_norm": torch.nn.LayerNorm (CogVideoX, GLM). None: no
@@ -234,8 +237,9 @@ def qk_norm_rope(
         mode (str): "exact" or "fast", see Exactness.
         heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
         head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
-        out (Tensor | tuple | None): tensor to which the result is written, or with `k` a pair of tensors, with the
-            shapes and dtype of `q` and `k`. Slices of a buffer for text and image tokens avoid a concatenation.
+        out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`. With `k`, a
+            pair of tensors with the shapes and dtype of `q` and `k`. They may be slices of a buffer for text and image
+            tokens, which saves a concatenation.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors. With `out`, `out`.
@@ -250,12 +254,13 @@ def qk_norm_rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds after the norm and then as `rope`, like the modules one after the other. On a GPU, if
-            D is divisible by 4, the bits are those of the eager modules. With float32 weights, "llama_rms_norm"
-            continues in float32, as diffusers' module does; both weights must then be float32. "fast" rounds once, at
-            the end.
-        Gradients: Two kernels: the backward of `rope`, and the backward of `rms_norm` or `layer_norm`, with a rounding
-            between them. Tables have no gradient. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: "exact" rounds after the norm, and then where `rope` rounds, as separate modules do. On a GPU, if D
+            is divisible by 4, the bits are those of the eager modules. With float32 weights, "llama_rms_norm" continues
+            in float32 after the norm, as diffusers' module does; both weights must then be float32. "fast" rounds
+            once, at the end.
+        Gradients: Two kernels compute them: the backward of `rope`, then the backward of `rms_norm` or `layer_norm`.
+            The values between the two are rounded to the dtype of `q`. Tables have no gradient. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         RMSNorm, arXiv:1910.07467; LayerNorm, arXiv:1607.06450; rotary embedding, arXiv:2104.09864.

@@ -45,8 +45,8 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# The operator does not increment the version of `out` for autograd; the public function does. A Python kernel
-# that does so would cost more than the rest of the call.
+# The public function increments autograd's version counter of `out`, because the operator does not. A Python
+# kernel for this increment would take longer than the whole remaining call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -72,7 +72,7 @@ define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
-    """Call the operator and clarify its errors. Autograd does not record the call."""
+    """Call the operator, and replace its errors by clearer ones. Autograd does not record the call."""
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
 
 
 class _RmsNorm(Function):
-    """Saves x and the weight, from which the backward recomputes the norm."""
+    """Autograd function that saves x and the weight, from which the backward recomputes the norm."""
 
     @staticmethod
     def forward(
@@ -120,9 +120,9 @@ def rms_norm(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
-            a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
-            as in a slice or chunk of a contiguous tensor. If `x` and `out` both have gaps, the gaps must lie between
-            the same groups of rows. `x` may have no rows.
+            a CUDA device. The last stride is 1. It must be possible to merge the leading dimensions into at most two by
+            `view`, as in a slice or chunk of a contiguous tensor. With `out`, two dimensions count as merged only if
+            they merge in both tensors. `x` may have no rows.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32. None stands for a weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): added to `weight` in float32. Gemma's zero-centered weights need 1.0.
@@ -144,8 +144,8 @@ def rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The mean of squares, its root and the product are computed in float32. The casts are those of the
-            model, but a row is summed in another order than in torch. A row's result does not depend on the number of
+        Exactness: The mean of squares, its root and the product are computed in float32. The kernel casts where
+            `rounding` says, but sums a row in another order than torch. A row's result does not depend on the number of
             rows. Rows whose address or stride is not a multiple of 16 bytes are summed in yet another order.
         Gradients: Computed in float32 from `x` and rounded once, whatever `rounding` is. The gradient of `weight`, a
             sum over rows, is deterministic. A second derivative and forward-mode AD raise RuntimeError.

@@ -21,8 +21,9 @@ def _fake(
     return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
 
 
-# Returns dx + dsum and the gradient of the weight. If that is not wanted, it is a tensor without elements.
-# A weight [G, N] has one row for each of G equal groups of consecutive rows.
+# This operator returns dx + dsum and the gradient of the weight. If the gradient of the weight is not wanted,
+# it is a tensor without elements. A weight [G, N] has one row for each of G equal groups of consecutive rows
+# of x.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

@@ -70,7 +70,7 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 
 
 class _RmsNormGated(Function):
-    """Saves its operands. The backward recomputes the value between norm and gate."""
+    """Autograd function that saves its operands. The backward recomputes the norm, or with `gate_first` the product."""
 
     @staticmethod
     def forward(
@@ -91,8 +91,8 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The values between norm and gate can exceed 65504, the maximum of float16. They are float32 in
-            # the forward too.
+            # The intermediate result (the norm or, with `gate_first`, the product with the gate) can exceed
+            # 65504, the maximum of float16. The forward kernel keeps it in float32 too.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -124,8 +124,8 @@ def rms_norm_gated(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
             supports, on the CPU or a CUDA device.
-        gate (Tensor): shape, dtype and device of `x`. If `x` and `gate` both have gaps, the gaps must lie between the
-            same groups of rows.
+        gate (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`) only if they merge
+            in both `x` and `gate`.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         rounding (str): "before_weight" casts the normalized value, and its product with a weight of the dtype of `x`,
@@ -148,7 +148,7 @@ def rms_norm_gated(
 
     Note:
         Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not rounded.
-            In float16 and bfloat16 it is that of `silu` in mode "fast", but 0 for gates below -87.3.
+            In float16 and bfloat16, it has the accuracy of `silu` in mode "fast", but it is 0 for gates below -87.3.
         Gradients: The backward kernels of the norm and of the gate run one after the other. The values between them are
             rounded to the dtype of `x`; for float16 they stay in float32. torch's operators compute the gradient of a
             sigmoid gate. A second derivative and forward-mode AD raise RuntimeError.

@@ -62,7 +62,7 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 
 
 class _Rope(Function):
-    """Saves the tables. The backward rotates the gradients by the negative angle with the same kernel."""
+    """Autograd function that saves the tables. In its backward, the same kernel rotates by the negative angle."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *how: Any) -> Any:
@@ -84,7 +84,7 @@ class _Rope(Function):
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """Rotate `q`, or `q` and `k`. Autograd records the call if an input requires grad."""
+    """Rotate `q` and, if it is given, `k`. Autograd records the call if an input requires grad."""
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
@@ -158,11 +158,11 @@ def rope(
     Note:
         Exactness: "exact" rounds where the eager modules do: once for float32 tables, and after each of the three
             operations for 16-bit tables, as in Llama. "fast" rounds once, as Cohere does. Products and sum are separate
-            float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables the bits
-            are those of torch's CUDA kernel, which fuses one product of each sum.
-        Gradients: `q` and `k` have one, tables have none. The backward rotates by the negative angle. It assumes that
-            both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient is constant,
-            and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+            float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables, the
+            bits are those of torch's CUDA kernel, which computes each sum with one fused multiply-add.
+        Gradients: `q` and `k` have gradients, tables have none. The backward rotates by the negative angle. It assumes
+            that both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient is
+            constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -216,8 +216,8 @@ def rope_1d(
         theta (float): base of the frequencies; finite, greater than 0.
         positions (Tensor | None): shape `[S]` or `[B, S]`, integers or floats, converted to float32. Default: 0, 1, 2,
             and so on.
-        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: the frequencies, in place of those of `theta`. This
-            serves scaled RoPE.
+        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: frequencies that replace
+            `theta**(-2i / rotary_dim)`, for example for scaled RoPE.
         interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
             rotated width apart, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
@@ -239,8 +239,8 @@ def rope_1d(
         Exactness: Frequencies, angles, sine and cosine are float32, as in the eager modules, and the result is rounded
             once. Up to angles of 105,615 sine and cosine have the bits of torch's CUDA kernels. Their error is at most
             2^-23 up to angles of 10^6, and at most 1e-5 up to 6.5 * 10^6. Results for larger angles are wrong.
-        Gradients: `q` and `k` have one; `positions` and `inv_freq` have none. A second derivative is 0 if the incoming
-            gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients, `positions` and `inv_freq` have none. A second derivative is 0 if the
+            incoming gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of transformers' models; arXiv:2104.09864.
@@ -309,9 +309,9 @@ def rope_3d(
         k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
         grid (tuple[int, int, int] | None): frames, height and width in tokens. Their product is S, or with `offset` at
             most `S - offset`. Optional if `coordinates` are given.
-        splits (tuple[int, int, int] | None): columns of a head that are rotated by the frame, the row and the column of
-            a token: three even numbers whose sum is D. Default: Wan's split, `2 * (D // 6)` columns each for row and
-            column, and the remainder for the frame (44, 42, 42 for D = 128).
+        splits (tuple[int, int, int] | None): how many columns of a head are rotated by the frame, the row and the
+            column of a token. The three numbers are even, and their sum is D. The default is Wan's split:
+            `2 * (D // 6)` columns each for row and column, and the remainder for the frame (44, 42, 42 for D = 128).
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
             a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With
@@ -340,8 +340,8 @@ def rope_3d(
         Exactness: torch's operators compute the tables: for `splits` from float64 angles, as Wan and Flux do, and for
             `coordinates` from float32 angles, as LTX-Video does. The rotation has the exactness of `rope`. The tables
             of the last few grids are cached.
-        Gradients: `q` and `k` have one; `coordinates` have none. A second derivative is 0 if the incoming gradient is
-            constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients, `coordinates` have none. A second derivative is 0 if the incoming
+            gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.

@@ -27,7 +27,7 @@ op_backward = define(
 
 
 class _Softmax(Function):
-    """Saves only its result, from which the backward computes the gradient."""
+    """Autograd function that saves only its result, from which the backward computes the gradient."""
 
     @staticmethod
     def forward(x: Tensor, log: bool) -> Tensor:
@@ -54,8 +54,8 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
-            a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
-            as in a slice or chunk of a contiguous tensor. `x` may have no rows.
+            a CUDA device. The last stride is 1. It must be possible to merge the leading dimensions into at most two by
+            `view`, as in a slice or chunk of a contiguous tensor. `x` may have no rows.
         log (bool): return the logarithm, `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:

@@ -1,7 +1,7 @@
 """`oxiwarp.patch` makes the blocks and norms of a model run on oxiwarp kernels, in place; `unpatch` undoes it.
 
 `fusions/` recognises blocks and attention processors by their source code. `norms/` recognises norms by the output of
-their original forward for a small tensor. `class_swap.py` gives an object another method.
+their original forward for a small tensor. `class_swap.py` replaces the method of an object.
 """
 
 import fnmatch
@@ -20,15 +20,16 @@ from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise
 from .report import Report
 
-# Per mode: how closely the RMSNorm kernel agrees with the module's original eager forward. Both modes use the
-# casts of the original, because they cost nothing. Only the summation order of a row differs from torch's.
+# How closely the RMSNorm kernel agrees with a module's original eager forward, by mode of `patch`. In both
+# modes, the kernel rounds where the original forward rounds, because these roundings take no extra time.
+# Only the order in which the kernel sums the elements of a row differs from torch's.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 
 
 class Settings(NamedTuple):
-    """The options of one `patch` call that go into the recipes."""
+    """The options of one `patch` call that each replacement stores."""
 
     mode: str
     cpu_kernels: bool
@@ -54,19 +55,21 @@ def patch(
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
-        mode (str): "exact" gives the closest agreement with the original methods that the kernels offer. "fast" rounds
-            once per fused chain instead of once per step, computes GELUs in the preceding matrix multiplication, and
-            enables `attention`. A single kernel is not always faster in mode "fast". The report names the agreement.
+        mode (str): "exact" makes the results agree with the original methods as closely as the kernels can. In mode
+            "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode "fast"
+            also computes GELUs in the preceding matrix multiplication and enables `attention`. Some kernels
+            take as long as in mode "exact". The report says how closely each replaced class agrees with its original.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
-        cpu_kernels (bool): also run CPU tensors, on the CPU executor. It is slow, and serves tests and demonstrations.
+        cpu_kernels (bool): also run the kernels for CPU tensors, on the CPU executor. The executor is slow, and
+            serves tests and demonstrations.
         allow_empty (bool): if nothing was replaced, return a report without replacements instead of raising.
-        attention (bool or None): make fused attention processors call `oxiwarp.attention` for the sizes at which it was
-            measured to be faster than torch's attention. Only compute capability 9.0 has such measurements. The result
-            is rounded differently from torch's. None means True in mode "fast" and False in mode "exact".
+        attention (bool or None): make replaced attention processors call `oxiwarp.attention` for the sizes at which it
+            was measured to be faster than torch's attention. Only compute capability 9.0 has such measurements. The
+            result is rounded differently from torch's. None means True in mode "fast" and False in mode "exact".
 
     Returns:
-        `Report`, which lists the replaced objects, and the other ones with the reason.
+        `Report`, which lists the replaced objects, and the objects that were not replaced, with the reason.
 
     Raises:
         TypeError: `x` has another type, or a pattern is not a string.
@@ -90,8 +93,8 @@ def patch(
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    done: list[tuple[Any, Recipe | None]] = []  # replaced objects, with their previous recipes
-    inner: dict[str, str] = {}  # remarks for the report by dotted name, from `not_called`
+    done: list[tuple[Any, Recipe | None]] = []  # replaced objects, each with its recipe before the call
+    inner: dict[str, str] = {}  # remarks for the report, by dotted module name
     try:
         names = names_of(x)
         for name, part in candidates(x):
@@ -161,8 +164,8 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to the parts. A part that the block removes from `x` is restored too, and no other
-    # object reuses its id.
+    # Keep references to the modules and processors of `x`. So an object that the `with` block removes from
+    # `x` is restored too, and no other object gets its id.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -174,7 +177,10 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 
 
 def replace_one(report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str) -> Recipe | None:
-    """Replace one object and return its recipe. If it is unsuitable, return None. The report gets a row either way."""
+    """Replace the method of `part`, and return the recipe (the data of the replacement) or None if it is unsuitable.
+
+    In both cases, add a row to the report.
+    """
     path = fusions.dotted(base_of(part))
     try:
         recipe = recipe_for(part, settings, probed)
@@ -190,7 +196,7 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
-    """Replace `x` by this recipe, or restore the original method if the recipe is None."""
+    """Give `x` the method of this recipe, or its original method if the recipe is None."""
     if recipe is None:
         restore(x)
     else:
@@ -198,7 +204,7 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 
 def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
-    """Return the recipe that replaces `x`. Raise `Unsuitable` with the reason if there is none."""
+    """Return the recipe (the data of the replacement) for `x`. Raise `Unsuitable` with the reason if none applies."""
     found = fusions.find(base_of(x))
     if found is not None:
         fusion, known = found
@@ -209,7 +215,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
 
 
 def outcome(recipe: Any, mode: str) -> dict[str, str]:
-    """Return the report's entries for an object with this recipe, as keyword arguments of `Report.add`."""
+    """Return operators, exactness and remark of an object with this recipe, as keyword arguments of `Report.add`."""
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     fusion = fusions.FUSIONS[recipe.fusion]
@@ -219,7 +225,10 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:
-    """Return remarks for the report by dotted name: for the modules that the fused method of `name` does not call."""
+    """Return remarks for the report on the submodules that the replaced method of module `name` no longer calls.
+
+    The keys are the dotted names of these submodules.
+    """
     if not isinstance(recipe, fusions.FusedRecipe):
         return {}
     fusion = fusions.FUSIONS[recipe.fusion]
@@ -228,14 +237,14 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object of each candidate in `x`: norms, and objects whose class has a fusion."""
+    """Yield name and object of each candidate in `x`: an RMSNorm, or an object whose class has a rewritten method."""
     for name, part in named_parts(x):
         if fusions.find(base_of(part)) is not None or (isinstance(part, nn.Module) and is_candidate(part)):
             yield name, part
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and object of every module in `x` and of the attention processors of modules, each once."""
+    """Yield dotted name and object of each module in `x` and of its attention processor. Yield each object once."""
     seen: set[int] = set()
     for name, module in named_modules(x):
         yield name, module
@@ -246,9 +255,9 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replaced_parts(x: Any) -> list[Any]:
-    """Return every replaced object in `x` once: modules, processors, and processors stored in other attributes.
+    """Return every object in `x` that `patch` replaced: modules, processors, and processors in other attributes.
 
-    `fuse_qkv_projections`, for example, stores the previous processors in a dict of the model.
+    For example, diffusers' `fuse_qkv_projections` stores the previous processors in a dict of the model.
     """
     found: dict[int, Any] = {}
     pending = [part for _, part in named_parts(x)]
@@ -259,7 +268,7 @@ def replaced_parts(x: Any) -> list[Any]:
             found[id(part)] = part
         for value in vars(part).values():
             for inner in value.values() if type(value) is dict else (value,):
-                # Processors have no common base class, so follow every object that may be a processor.
+                # Processors have no common base class, so search every object that may be a processor.
                 if id(inner) not in seen and (is_replaced(inner) or is_processor(inner)):
                     seen.add(id(inner))
                     pending.append(inner)
@@ -267,7 +276,7 @@ def replaced_parts(x: Any) -> list[Any]:
 
 
 def is_processor(x: Any) -> bool:
-    """Whether this may be an attention processor of any library: a callable object, neither a module nor a class."""
+    """Whether `x` may be an attention processor: a callable object that is neither a module nor a class."""
     return callable(x) and not isinstance(x, (nn.Module, type)) and type(getattr(x, "__dict__", None)) is dict
 
 
@@ -301,7 +310,7 @@ def roots(x: Any) -> list[tuple[str, nn.Module]]:
 
 
 def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
-    """Return the patterns of `only` or `skip` as a list. `argument` is the name for the error message."""
+    """Return the patterns as a list. `argument` is "only" or "skip", for the error message."""
     if patterns is None:
         return default
     made = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
@@ -318,7 +327,7 @@ def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
 
 
 def remark(formulas: dict[DtypePair, Formula]) -> str:
-    """Return a remark that names the input dtypes without a formula, or an empty string."""
+    """Return a remark that names the dtypes for which a norm keeps its original forward, or an empty string."""
     covered = {dtype for dtype, weight_dtype in formulas if weight_dtype in (None, dtype)}
     missing = [dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if dtype not in covered]
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in missing)

@@ -1,16 +1,16 @@
-"""Replaces a method of one object by a change of the object's class, and restores it.
+"""Replaces a method of one object: sets the object's class to a subclass, and later restores the class.
 
 The new class is a subclass with the same name and another `forward`, or another `__call__` for an attention processor.
 `isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy or an unpickled module is still
 replaced; unpickling imports oxiwarp.
 
-The subclass contains the recipe, which has the data that the new method needs. Each pair of class and recipe has one
-subclass. `torch.compile` then guards on the class of an object, which is cheap. A recipe stored in each object would
-need a guard in Python per object.
+A *recipe* is the data that the new method needs, such as the mode of `patch`. Each pair of class and recipe has one
+subclass, from which the new method takes the recipe. Therefore `torch.compile` guards only on the class of an object,
+which is cheap. If the method read the recipe from the object, each object would need a guard in Python.
 
-Some tools put a forward on the *instance*, as a bound method of the old class. accelerate's offloading keeps it in
-`_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Such a method is bound again to the new
-class. An instance with any other forward is not replaced.
+Some tools store a bound method of the class's forward in the *instance*. accelerate's offloading stores it as
+`_old_forward`, and diffusers' hooks (group offloading, caches) store it in their registry. Such a bound method is
+replaced by a bound method of the new class. An object whose instance has any other forward is not replaced.
 """
 
 import copy
@@ -27,8 +27,8 @@ from torch import nn
 from .._cache import forget
 
 RECIPE = "_oxiwarp"
-BOUND = ("forward", "_old_forward")  # instance attributes with a bound forward; the second is accelerate's
-REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for diffusers' hooks
+BOUND = ("forward", "_old_forward")  # instance attributes that may store a bound forward
+REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # where diffusers' hooks store it
 
 
 class Unsuitable(Exception):
@@ -45,14 +45,14 @@ class Recipe(Protocol):
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the methods of the subclass of `base`, by name.
 
-        A method calls the original method of `base` if the object has no attribute `RECIPE`.
+        A method calls the original method of `base` if the object has no attribute `RECIPE`, which `restore` deletes.
         """
 
 
-# Subclasses by original class and recipe. `_lasting` keeps a subclass alive without objects if its classes
-# can be imported, because these live as long as the process. An object that is patched again then gets the
-# class for which torch.compile has code. Other subclasses are freed, because their classes may refer to a
-# module: torch's parametrizations create such classes.
+# Subclasses by original class and recipe. `_lasting` keeps a subclass alive when no object uses it. An
+# object that is patched again then gets the subclass for which torch.compile has code. `_lasting` has only
+# subclasses of importable classes, which live as long as the process. Any other class may refer to a module
+# and must be freed with the module. For example, torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
@@ -61,7 +61,7 @@ _lock = threading.RLock()
 class Alike(type):
     """Metaclass of a processor's subclass, which makes the subclass compare equal to the original class.
 
-    diffusers searches for the classes of processors in tuples (`set_default_attn_processor`).
+    diffusers tests whether the class of a processor is in a tuple of classes (`set_default_attn_processor`).
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -72,13 +72,13 @@ class Alike(type):
 
 
 def replace(x: Any, recipe: Recipe) -> None:
-    """Make `x` run the recipe's method, also if `x` has another recipe. Raise `Unsuitable` if that is impossible."""
+    """Make `x` run the method of `recipe` instead of its current method. Raise `Unsuitable` if that is impossible."""
     old = type(x)
     if not is_replaced(x):
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # If another tool derived a class from our subclass, that class gets the new subclass.
+    # If another tool has derived a class from our subclass, derive the new subclass from the tool's class.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -95,7 +95,7 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    del x.__dict__[RECIPE]  # if another tool derived a class from ours, this restores the original method
+    del x.__dict__[RECIPE]  # restores the method if another tool derived a class from the subclass
     return True
 
 
@@ -110,7 +110,7 @@ def is_replaced(x: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether `class_for` made this class. A class that another tool derived from such a class gives False."""
+    """Whether oxiwarp created `cls` to replace a method. False if another tool derived `cls` from such a class."""
     return "_oxiwarp_base" in vars(cls)
 
 
@@ -135,7 +135,7 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the places that store a forward of the instance: a dict, and the key in it."""
+    """Yield (dict, key) for each bound forward that the instance or one of its diffusers hooks stores."""
     for name in BOUND:
         if name in x.__dict__:
             yield x.__dict__, name
@@ -154,7 +154,7 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 
 def class_for(base: type, recipe: Recipe) -> type:
-    """Return the only subclass of `base` with the recipe's methods, so equally replaced objects share a class."""
+    """Return the subclass of `base` with the recipe's methods. Equal arguments always give the same subclass."""
     with _lock:
         of_base = _classes.setdefault(base, WeakValueDictionary())
         made = of_base.get(recipe)
@@ -193,7 +193,7 @@ def is_importable(cls: type) -> bool:
 
 
 def make_apply(base: Any) -> Any:
-    """Return an `_apply` that also drops the cached values of a module. `to`, `cpu` and others call `_apply`."""
+    """Return an `_apply` that also drops the tensors cached for the module. Methods such as `to` call `_apply`."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         forget(self)
@@ -219,10 +219,10 @@ def tell_diffusers(base: type, subclass: type) -> None:
 
 
 def make_reduce(base: type, recipe: Recipe) -> Any:
-    """Return a `__reduce_ex__` that pickles and copies through the base class.
+    """Return a `__reduce_ex__` that stores the base class and the recipe, from which `_new` creates the subclass.
 
-    pickle can import the base class, but not our subclass. If another tool derived a class from ours, that tool is
-    responsible for its import.
+    pickle imports classes by name, and can import the base class, but not our subclass. If another tool derived a class
+    from our subclass, that tool must make its class importable.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

@@ -1,9 +1,8 @@
 """Decides which small calls torch.compile traces as the original method, so that Inductor generates the kernels.
 
-A model that decodes one token is limited by the number of launches and the Python time per launch, not by the kernels.
-An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent
-elementwise operations. So for few
-elements, torch.compile traces the original method of a decoder or of a transformers norm.
+If a model decodes one token, Python time per launch dominates, not the time of the kernels. An Inductor kernel needs
+less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent elementwise operations. So
+for tensors with few elements, torch.compile traces the original method of a decoder or of a norm of transformers.
 """
 
 from typing import Any
@@ -18,12 +17,12 @@ compiling = torch.compiler.is_compiling
 
 
 def is_decoders(cls: type) -> bool:
-    """Whether this is a class of transformers, the library that has the decoders."""
+    """Whether the class belongs to transformers, the library of the decoder models."""
     return cls.__module__.startswith("transformers.")
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether `x` is on a GPU, so that launches may limit the call."""
+    """Whether `x` is on a GPU, where the time per launch may dominate a small call."""
     return x.is_cuda
 
 
@@ -31,8 +30,8 @@ def is_few(x: Any) -> bool:
     """Whether torch.compile knows that `x` has at most `MOST` elements. False under torch.export."""
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # While compiling, torch has already imported this module. An import at the top of this file would always
-    # import SymPy, which takes longer than all of oxiwarp.
+    # torch.compile has already imported `symbolic_shapes`. An import at the top of this file would always
+    # import SymPy, which takes longer than the import of oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

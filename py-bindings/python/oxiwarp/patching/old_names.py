@@ -1,9 +1,9 @@
 """Registers moved modules under their old names, so that older pickles of patched models still load.
 
-A pickle of a patched model contains the module names of `class_swap._new` and of the recipe classes. A pickle of a
-report contains the module name of the classes of `report.py`. Here `sys.modules` gets the old names of these modules.
-A pickled recipe also contains the names of its fields and of its fusion, so these names must not change. If you move
-one of these modules again, add its old name to `OLD_NAMES`.
+A pickle of a patched model contains the module names of `class_swap._new`, `FusedRecipe` and `NormRecipe`. A pickle of
+a report contains the module name `report`. So this file adds the old names of these modules to `sys.modules`. A pickled
+recipe also contains the names of its fields, and a `FusedRecipe` the name of its fusion. These names must not change.
+If you move one of these modules again, add its old name to `OLD_NAMES`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What `oxiwarp.patch` did: rows of data that print as a table."""
+"""The report of `oxiwarp.patch`: rows of data that print as a table."""
 
 import io
 from collections import Counter
@@ -35,17 +35,17 @@ class Row:
 
     @property
     def path(self) -> str:
-        """The module that defines the class."""
+        """Name of the Python module that defines the class."""
         return self.module_class.rpartition(".")[0]
 
     @property
     def label(self) -> str:
-        """Name of the class, and how many modules have it: `LTXVideoTransformerBlock × 3`."""
+        """Name of the class and number of its objects, for example `LTXVideoTransformerBlock × 3`."""
         return f"{self.module_class.rpartition('.')[2]} × {self.count}"
 
     @property
     def outcome(self) -> str:
-        """Exactness, operators and reason in one line; "left" and the reason if the class was left."""
+        """Exactness, operators and remark in one line; for objects that were not replaced, "left" and the reason."""
         result = self.exactness if self.status == "replaced" else self.status
         done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
         return f"{result}: {done}" if done else result
@@ -57,9 +57,9 @@ class Row:
 
 @dataclass
 class Report:
-    """What was replaced, what was left and why.
+    """Lists the modules that `patch` replaced, and the candidates that it left unchanged, with the reason.
 
-    `print(report)` and `rich.print(report)` show a table, and so do notebooks.
+    `print(report)`, `rich.print(report)` and notebooks show a table.
     """
 
     mode: str
@@ -69,7 +69,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
-        """Count one module; without an `op` it was left."""
+        """Count one module. An empty `op` means that the module was not replaced."""
         status = "replaced" if op else "left"
         self.outcomes[module_class, op, exactness, status, reason] += 1
         self.names[name] = status
@@ -79,34 +79,34 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        """One row per class and outcome, replaced ones first."""
+        """One row per class and outcome; replaced modules come first."""
         made = [Row(cls, count, *rest) for (cls, *rest), count in self.outcomes.items()]
         return sorted(made, key=lambda row: (row.status != "replaced", row.module_class, row.reason))
 
     @property
     def ops(self) -> set[str]:
-        """The operators that replaced modules run."""
+        """The names of the operators that the replaced modules call."""
         return {op for row in self.rows for op in row.op.split(", ") if op not in ("", NO_KERNEL)}
 
     @property
     def replaced(self) -> int:
-        """How many modules run another method than their own."""
+        """Number of modules whose method `patch` replaced."""
         return sum(row.count for row in self.rows if row.status == "replaced")
 
     @property
     def left(self) -> int:
-        """How many candidates keep their own forward."""
+        """Number of candidates that keep their original method."""
         return sum(row.count for row in self.rows if row.status == "left")
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The mode, and the numbers of replaced and unchanged modules, in one line."""
         return f"oxiwarp.patch(mode={self.mode!r}): {self.replaced} modules replaced, {self.left} left"
 
     @property
     def by_path(self) -> Iterator[tuple[str, list[Row]]]:
-        """The rows of each module that defines classes, in the order of the modules' names."""
-        rows = sorted(self.rows, key=lambda row: row.path)  # a stable sort: replaced rows stay first
+        """The rows, grouped by the name of the Python module that defines the class."""
+        rows = sorted(self.rows, key=lambda row: row.path)  # stable sort: replaced rows stay first
         return ((path, list(group)) for path, group in groupby(rows, key=lambda row: row.path))
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class Report:
             yield Text(path, overflow="fold")
             for row in rows:
                 style, label = "" if row.status == "replaced" else "dim", row.label
-                if len(label) > width:  # a line of its own
+                if len(label) > width:  # the label gets a separate line
                     yield Padding(Text(label, style, overflow="fold"), INDENT)
                     label = ""
                 line = Table.grid(padding=(0, 2, 0, 0))
@@ -140,7 +140,7 @@ class Report:
         yield from map(Text, self.notes)
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table with a heading for each module that defines classes."""
+        """Return an HTML table for notebooks, with a heading for each Python module that defines classes."""
         made = ElementTree.Element("div")
         table = ElementTree.SubElement(made, "table")
         ElementTree.SubElement(table, "caption").text = self.summary
@@ -157,7 +157,7 @@ class Report:
 
 
 def _html_row(parent: ElementTree.Element, tag: str, cells: tuple[str, ...], **attributes: str) -> None:
-    """Add a row. ElementTree escapes the text."""
+    """Add a table row with these cells. ElementTree escapes their text."""
     row = ElementTree.SubElement(parent, "tr")
     for cell in cells:
         ElementTree.SubElement(row, tag, attributes).text = cell

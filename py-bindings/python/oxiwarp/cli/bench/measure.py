@@ -1,4 +1,4 @@
-"""Measures several variants of one workload in one process, with the same weights and inputs. Their steps alternate.
+"""Measures several variants of one workload in one process, with the same weights and inputs, in alternating steps.
 
 Every variant (unpatched, patched or compiled) has separate module objects, which share one set of parameters. The time
 of a step is wall-clock time between two synchronizations with the GPU.
@@ -111,12 +111,12 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """Return the number of stages of `measure`: the model, each variant, the rounds, the profiles, the CUDA graphs."""
+    """Return the number of stages for the progress bar: model, variants, rounds, profiles and CUDA graphs."""
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Run the first step of a variant, which fills Inductor's cache, and return its seconds."""
+    """Run the first step of a variant, which fills Inductor's cache, and return the seconds that the step took."""
     with torch.no_grad():
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
@@ -142,7 +142,11 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Run the first step and the sample of a variant. Return its result, a callable for a step, and the sample."""
+    """Run the first step of a variant, then compute its sample: the output after all steps of a diffusion model.
+
+    Return the result with the measured times, a callable that runs one step, and the sample. The sample of a language
+    model is the output of one step.
+    """
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
     step = functools.partial(run_step, workload, run, arguments)

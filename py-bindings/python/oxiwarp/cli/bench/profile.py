@@ -11,8 +11,8 @@ from ... import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
-INDUCTOR = re.compile(r"triton_(?!tem)")  # except triton_tem: templates of matrix products and attention
-NAMED = 6  # number of "other" kernels that the profile names
+INDUCTOR = re.compile(r"triton_(?!tem)")  # but not triton_tem*: Inductor's templates for matrix products and attention
+NAMED = 6  # number of kernels in the category "other" that the profile lists by name
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def profile(step: Callable[[], object]) -> Profile:
 def category(name: str, ours: set[str]) -> str:
     """Return the category of a kernel by its name. `ours` has the names of oxiwarp's kernels.
 
-    Inductor's fused kernels come before attention, because their names can contain names of nearby attention operators.
-    Attention comes before "gemm", because cuDNN's and CUTLASS's attention kernels also have names of matrix products.
+    The rules are tried in order. Inductor's fused kernels come before attention, because their names can contain the
+    names of adjacent attention operators. Attention comes before matrix products, because the names of cuDNN's and
+    CUTLASS's attention kernels can contain "gemm".
     """
     if name in ours:
         return "ours"

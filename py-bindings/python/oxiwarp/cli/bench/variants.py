@@ -31,7 +31,7 @@ VARIANTS = (
     Variant("patched-fast-compiled", "fast", compiled=True),
 )
 
-# Variant names in results files up to 2026-11-25, and in the commands that these files record.
+# Old names of variants. They occur in results files up to 2026-11-25, also in the commands recorded there.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",

@@ -52,7 +52,7 @@ class RMSNormGated(nn.Module):
 class FatreluAndMul(nn.Module):
     """FATReLU of the first half, times the second half: values not above the module's `threshold` become 0.
 
-    Without that attribute the threshold is 0.
+    If the module has no attribute `threshold`, the threshold is 0.
     """
 
     can_torch_compile = True
@@ -97,6 +97,6 @@ QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGEL
 
 
 def _eps(module: nn.Module) -> float:
-    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. For None, return torch's default."""
+    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. If it is None, return torch's default."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     return torch.finfo(torch.float32).eps if eps is None else eps

@@ -1,4 +1,4 @@
-"""Rotation arguments and checks that the operators on queries and keys share."""
+"""Rotation arguments and argument checks that `rope` and `qk_norm_rope` share."""
 
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -21,11 +21,11 @@ INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
 
 
 class Rotation(NamedTuple):
-    """Rotation arguments of the operators.
+    """Rotation arguments of the operators, in the order of their schemas.
 
-    `cos` is None if there is no rotation. `angles` tells what `cos` and `sin` contain: tables, a complex table, or
-    frequencies and positions. `rotary_dim` 0 stands for all columns. `offset` -1 means that the tables cover all
-    tokens. `conjugate` rotates by the negative angle. `head_dim` 0 stands for heads as a dimension, or one head.
+    `cos` is None if there is no rotation. `angles` says what `cos` and `sin` contain: tables, a complex table, or
+    frequencies and positions. `rotary_dim` 0 means all columns. `offset` -1 means that the tables cover all tokens.
+    `conjugate` rotates by the negative angle. `head_dim` 0 means that queries have a head dimension or only one head.
     """
 
     cos: Tensor | None
@@ -53,7 +53,7 @@ def rotation(
     head_dim: int | None,
     angles: int = TABLES,
 ) -> Rotation:
-    """Convert the arguments of a public function to those of the operators. A complex table becomes a real view."""
+    """Convert the arguments of a public function to the operators' arguments. A complex table becomes a real view."""
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
         check_numbers(op, rotary_dim, head_dim, offset)
@@ -104,9 +104,10 @@ def tables_want_grad(op: str, *tables: Tensor | None) -> None:
 
 
 def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
-    """Raise RuntimeError for queries, keys, tables and outputs that the kernels refuse.
+    """Raise RuntimeError for queries, keys, tables and outputs that the kernels do not support.
 
-    Reads only shapes, dtypes and devices. `outs` may have `q_out` and `k_out`.
+    This function reads only shapes, dtypes and devices, so it also works for meta tensors. `outs` may have `q_out` and
+    `k_out`.
     """
     for name, x in (("q", q), ("k", k)):
         if x is None:

@@ -13,7 +13,8 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# Types of theta that need no check before the cache lookup. Other types may not be hashable.
+# Types of theta that need no check before the cache lookup, because they are hashable. Other types may not
+# be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
@@ -28,7 +29,7 @@ def sizes(q: Tensor, heads_first: bool) -> tuple[int, int]:
 def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) -> Three:
     """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the tokens.
 
-    Without `offset` their product is `tokens`. With `offset` the grid may end before the last token.
+    Without `offset`, the product of the sizes must be `tokens`. With `offset`, the grid may end before the last token.
     """
     three = _three("grid", grid)
     if three is None or three[0] < 0 or three[1] < 0 or three[2] < 0:
@@ -43,7 +44,7 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
     """Return the number of columns of each position axis. If `splits` is None, use the split of the model Wan.
 
-    Raise TypeError or ValueError unless they are even and their sum is `dim`, the columns of a head.
+    Raise TypeError or ValueError unless the three numbers are even and their sum is `dim`, the columns of a head.
     """
     rows = 2 * (dim // 6)
     if splits is None and dim % 2 == 0:
@@ -71,7 +72,7 @@ def check_coordinates(
 ) -> None:
     """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
 
-    With `offset` they may cover fewer tokens. Raise ValueError if `splits` are given as well.
+    With `offset`, the coordinates may cover fewer tokens. Raise ValueError if `splits` are given too.
     """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")

@@ -1,6 +1,6 @@
 """Checks of the operands of norms, modulations and gates.
 
-They repeat the host crate's checks of shapes, dtypes and devices for calls with meta tensors and under torch.compile.
+They repeat the Rust host crate's checks of shapes, dtypes and devices for calls with meta tensors and torch.compile.
 """
 
 import itertools
@@ -15,7 +15,7 @@ NORMS = {"layer_norm": False, "rms_norm": True}
 
 
 def is_exact(op: str, mode: str) -> bool:
-    """Return the operators' `exact` for a name in `MODES`. Raise ValueError for another name."""
+    """Return the operators' argument `exact`, which is True for mode "exact". Raise ValueError for an unknown mode."""
     try:
         return MODES[mode]
     except (KeyError, TypeError):
@@ -23,7 +23,7 @@ def is_exact(op: str, mode: str) -> bool:
 
 
 def is_rms(op: str, norm: str) -> bool:
-    """Return the operators' `rms` for a name in `NORMS`. Raise ValueError for another name."""
+    """Return the operators' argument `rms`, which is True for "rms_norm". Raise ValueError for an unknown norm."""
     try:
         return NORMS[norm]
     except (KeyError, TypeError):
@@ -68,7 +68,10 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
 
 
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x."""
+    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x.
+
+    For x of shape `[A, B, C, N]`, `[B, C, N]` and `[A, 1, 1, N]` are supported, and `[A, 1, C, N]` is not.
+    """
     missing = x.dim() - value.dim()
     repeats = [
         dim < missing or value.shape[dim - missing] == 1 or value.stride(dim - missing) == 0
@@ -92,7 +95,10 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
 
 
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
-    """Raise RuntimeError for operands of a norm that the host refuses. `others` must be like x."""
+    """Raise RuntimeError for operands that the norms do not support.
+
+    `others` must have the shape, dtype and device of x.
+    """
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
     check_vector(op, "bias", bias, x)

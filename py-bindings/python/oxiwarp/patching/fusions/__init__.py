@@ -1,6 +1,6 @@
 """Collects the fusions of all model families, one file per family.
 
-A fusion replaces a method of a block or attention processor by one whose kernels do several steps at once.
+A fusion replaces a method of a block or attention processor. In the new method, one kernel computes several operations.
 """
 
 from ..inductor import MOST
@@ -62,7 +62,7 @@ FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.
 
 
 def notes(ops: set[str], decoder: bool) -> list[str]:
-    """Return notes for a report on which of these operators torch.compile leaves to Inductor.
+    """Return notes for the report. They name the operators in `ops` that Inductor computes under torch.compile.
 
     `decoder` says whether a replaced object belongs to transformers.
     """

@@ -18,7 +18,11 @@ from .recognise import DEFAULT_EPS, input_name
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """The data of a replaced norm: formulas by (input, weight) dtype, the name of its eps attribute, CPU support."""
+    """Data of a replaced norm.
+
+    `formulas` describes how the norm rounds, for each pair of input and weight dtype. `eps_name` is the name of the
+    norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors.
+    """
 
     formulas: dict[DtypePair, Formula]
     eps_name: str
@@ -30,7 +34,7 @@ class NormRecipe:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the new forward. It looks up the original one at each call, because other tools may replace it."""
+        """Return the new forward. Each call looks up `base.forward`, because other tools may replace that method."""
         argument = input_name(base)
         decodes = is_decoders(base)
 
@@ -49,8 +53,9 @@ class NormRecipe:
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     """Return the kernel's result, or None if the original forward must run.
 
-    The kernel does not support other devices and dtypes, tensor subclasses, autocast and forward-mode AD. It also needs
-    a layout that `row_order` accepts, and a contiguous weight.
+    The kernel needs a CUDA tensor (with `cpu_kernels`, also a CPU tensor) of a dtype in `recipe.formulas` and with a
+    layout that `row_order` accepts. The weight must be contiguous. Tensor subclasses, autocast and forward-mode AD are
+    not supported.
     """
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
@@ -65,7 +70,7 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
         type(weight) not in PLAIN
         or weight.device != x.device
         or not weight.is_contiguous()
-        or weight.shape != x.shape[-1:]  # it broadcasts, or the original raises
+        or weight.shape != x.shape[-1:]  # the weight broadcasts, or the original forward raises
     ):
         return None
     eps = getattr(module, recipe.eps_name)
@@ -91,9 +96,9 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 def row_order(x: Tensor) -> list[int] | None:
     """Return the order of dimensions by descending stride, or None if the kernel cannot read `x` in that order.
 
-    A transposed `[B, H, S, D]` is read as `[B, S, H, D]`, its order in memory, and the result is transposed back. So no
-    copy is made, and the result has the strides that elementwise torch operations give. The kernel supports rows that
-    at most two (size, stride) pairs describe.
+    The caller permutes `x` to this order, and permutes the result back. For example, a transposed `[B, H, S, D]` is
+    read as `[B, S, H, D]`, its order in memory. So no copy is made, and the result has the strides that an elementwise
+    torch operation would give. Two (size, stride) pairs must be enough to describe the dimensions before the last.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

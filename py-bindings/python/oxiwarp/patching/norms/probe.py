@@ -1,7 +1,8 @@
-"""Finds the formula that a norm's original forward computes, from its result for a small random tensor.
+"""Finds the formula that a norm's original forward computes, from the forward's result for a small random tensor.
 
-Rows of several magnitudes show where the forward adds `eps` and whether it clamps. Random weights show offsets and
-casts. The forward must give the same rows in training mode and for tensors of other ranks.
+Rows of several magnitudes show where the forward adds `eps` and whether it clamps. Random weights show whether it adds
+an offset to the weight, and where it casts. A norm is not replaced if its forward gives other rows in training mode or
+for tensors of other ranks.
 """
 
 import copy
@@ -37,14 +38,18 @@ class Formula:
 
 
 def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
-    """Run the class's original forward for every (input, weight) dtype pair and return the formulas found."""
+    """Return, for each (input dtype, weight dtype), the formula that gives the results of the original forward.
+
+    A pair of dtypes for which no formula does so is omitted.
+    """
     shape = getattr(module, "normalized_shape", None)
-    # A weight without elements belongs to FSDP or ZeRO-3, which gather it for a call.
+    # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather it for a call.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Formula] = {}
     with ExitStack() as stack:
-        # Disable the caller's modes, because fake tensors cannot be compared, and preserve its random state.
+        # Disable the caller's torch modes, because the values of fake tensors cannot be compared. Preserve
+        # the caller's random state.
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -62,7 +67,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
 
 
 def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
-    """Raise `Unsuitable` unless `x` gives `y` also in training mode, and its rows in tensors of other ranks do."""
+    """Raise `Unsuitable` unless training mode also gives `y`, and tensors of other ranks give the same rows."""
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
@@ -80,7 +85,7 @@ def pairs(with_weight: bool) -> Iterator[DtypePair]:
 
 
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
-    """Return a random `x` of shape `[2, 5, cols]`, and a weight around 1 with some negative values.
+    """Return a random `x` of shape `[2, 5, cols]`, and a random weight with mean near 1 and some negative values.
 
     The five rows have the magnitudes 1, 30, sqrt(eps), 0.03 and a large one whose squares do not overflow float32.
     """
@@ -97,7 +102,8 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
     """Run the class's `forward` on a copy of the module with weight `w`. Return the result or the raised error."""
     cls: Any = base_of(module)
-    # `object.__new__`: FSDP2 gives a module a class whose `__new__` creates an object of another class.
+    # Call `object.__new__`, because FSDP2 gives a module a class whose `__new__` creates an object of another
+    # class.
     probed: Any = object.__new__(cls)
     probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
     probed.__dict__.pop(RECIPE, None)
@@ -153,9 +159,9 @@ def same_values(y: Any, r: Tensor) -> bool:
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Whether two results differ at most as much as another order of the float32 sum explains.
+    """Whether `y` and `r` differ so little that only the order of a float32 sum can be the reason.
 
-    In 16-bit results, another order changes less than one value in a thousand, by one unit in the last place. An
+    Another order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
     additional or missing cast changes about every fourth value. The limit of one in a hundred separates the two cases.
     """
     if y.dtype == torch.float32:

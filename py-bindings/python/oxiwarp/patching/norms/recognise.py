@@ -4,11 +4,11 @@ transformers and diffusers have about 200 RMSNorm classes, which round in about 
 the rounding, so there is no table of classes. Instead, a module is *probed* if its class name contains RMSNorm or ends
 with T5LayerNorm. The probe runs the class's original `forward` on a small random CPU tensor, with random weights of the
 module's shape. It does so for each (input, weight) dtype pair that has a kernel, and compares the result with the
-formulas that the kernel can compute. If a formula reproduces the result, the pair gets the kernel. Every other pair
-keeps the original forward.
+formulas that the kernel can compute. If a formula reproduces the result, calls with this pair of dtypes use the kernel.
+Calls with another pair run the original forward.
 
-A probe only reads the module. It does not touch the weights, which may be on a GPU, offloaded or on the meta device. It
-does not change the random state.
+A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
+GPU, offloaded or on the meta device.
 """
 
 import inspect
@@ -28,7 +28,8 @@ DEFAULT_EPS = torch.finfo(torch.float32).eps  # what torch.nn.RMSNorm with eps=N
 Probed = dict[Any, dict[DtypePair, Formula]]
 """Results of probes by `cache_key`. Each `patch` call has its own, because a class may change between two calls."""
 
-# No forward of a class reads these attributes. A probe runs the class's forward, not one on the instance.
+# Attributes that do not influence the result of a probe. The probe sets them itself or does not use them,
+# because it runs the class's forward, not a forward or hooks of the instance.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
@@ -38,9 +39,10 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
-    """Return the formulas by (input, weight) dtypes, and the name of the eps attribute.
+    """Return the norm's formulas by (input dtype, weight dtype), and the name of its eps attribute.
 
-    Raise `Unsuitable` with the reason if there is none. Modules with the same `cache_key` are probed once per `probed`.
+    Raise `Unsuitable` with the reason if no formula fits. `probed` caches results, so that modules with the same
+    `cache_key` are probed once.
     """
     check_forward(base_of(module))
     eps_name, eps = eps_of(module)
@@ -61,7 +63,7 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
 
 
 def input_name(cls: type[nn.Module]) -> str:
-    """Return the name of the only argument of the class's forward. Raise `Unsuitable` if there are others."""
+    """Return the name of the only argument of the class's forward. Raise `Unsuitable` unless it takes one argument."""
     _self, *parameters = inspect.signature(cls.forward).parameters.values()
     names = ", ".join(str(parameter) for parameter in parameters)
     if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -93,7 +95,7 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def check_tensors(module: nn.Module) -> Tensor | None:
-    """Return the module's weight or None. Raise `Unsuitable` for other tensors and for weights that are not 1-D."""
+    """Return the module's weight or None. Raise `Unsuitable` for other tensors and for an unsupported weight."""
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
     weight = tensors.pop("weight", None)
     if tensors:

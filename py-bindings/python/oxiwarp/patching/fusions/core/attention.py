@@ -1,8 +1,8 @@
 """Chooses the attention of fused processors: torch's attention or `oxiwarp.attention`.
 
 `oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
-was measured to be faster. It rounds differently from torch's backends, which also differ from each other. So mode
-"exact" does not use it by default.
+was measured to be faster. It rounds differently from torch's backends, as torch's backends do among themselves. So mode
+"exact" does not use `oxiwarp.attention` by default.
 """
 
 import math
@@ -46,9 +46,9 @@ def attention_note(capability: str) -> str:
 
 
 def least_queries(keys: int, region: Region) -> str:
-    """Return a region of `FASTER` as text: "128 keys: 512 (6144)".
+    """Return one region of the table `FASTER` as text, for example "128 keys: 512 (6144)".
 
-    It means at least 128 keys, at least 512 queries, and at least 6144 queries in all batches and heads together.
+    The example means at least 128 keys, at least 512 queries, and at least 6144 queries in all batches and heads.
     """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
@@ -56,7 +56,8 @@ def least_queries(keys: int, region: Region) -> str:
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
     """Return `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
 
-    The known version of that method only copies the mask for each head. Then this function expands it without a copy.
+    If the method has the fingerprint `PREPARE`, it only repeats the mask for each head. In this case, this function
+    expands the mask without a copy and does not call the method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -78,12 +79,15 @@ def dispatched(
     out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Compute diffusers' `dispatch_attention_fn` for `[B, S, H, D]`, by `oxiwarp.attention` if `is_ours` and allowed.
+    """Compute diffusers' `dispatch_attention_fn` for query, key and value of shape `[B, S, H, D]`.
 
-    It is not allowed if a backend is chosen for the model, if another backend than torch's is active, or if another
-    tool replaced SDPA. Context parallelism, dropout and causal masks exclude it too.
+    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`), except in these cases:
 
-    `out` is the preferred memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns it.
+    - A backend is chosen for the model, or the active backend is not torch's.
+    - Another tool has replaced `F.scaled_dot_product_attention`.
+    - The call has context parallelism, dropout or a causal mask.
+
+    `out` is optional memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns `out`.
     """
     from diffusers.models.attention_dispatch import (
         AttentionBackendName,
@@ -106,7 +110,8 @@ def sdpa(
 ) -> Tensor:
     """Compute `F.scaled_dot_product_attention` for `[B, H, S, D]`.
 
-    `oxiwarp.attention` runs if `is_ours`, no other option is set and no other tool replaced SDPA.
+    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`). Torch computes it if
+    `options` has a true value, or if another tool has replaced `F.scaled_dot_product_attention`.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):
@@ -116,7 +121,7 @@ def sdpa(
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
-    """Whether `oxiwarp.attention` runs; if gradients are recorded, torch's attention does.
+    """Whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the call.
 
     `tokens` is the index of the token dimension.
     """
@@ -132,10 +137,11 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
-    """Whether `sizes` says that `oxiwarp.attention` is faster: the size is in a region or was measured by itself.
+    """Whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
-    `of_all` is the number of queries in all batches and heads. torch.compile adds a guard for each comparison of a
-    dynamic size, so this function makes few comparisons.
+    `sizes` has regions, given by minimum numbers, and single sizes outside of the regions. `of_all` is the number of
+    queries in all batches and heads. torch.compile adds a guard for each comparison of a dynamic size, so this function
+    makes few comparisons.
     """
     regions, alone = sizes
     found: Region = ()

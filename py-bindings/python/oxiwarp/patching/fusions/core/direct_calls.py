@@ -1,9 +1,10 @@
 """Runs linears and norms without `nn.Module.__call__`, to save Python time in decoders.
 
 Python time limits a decoder that generates one token. A layer has about twenty launches, and a module call takes as
-long as one launch. So without gradients and hooks, the functions here call `F.linear` for a plain linear and the
-operator for a replaced norm. The operands are rows `[tokens, columns]`, which saves the reshaping in each linear. Any
-other module is called normally, for example an adapter, a quantised or an offloaded module.
+long as one launch. So without gradients and hooks, the functions here call `F.linear` for an unmodified `nn.Linear`,
+and `rms_norm` for a norm that `patch` replaced. Every other module is called normally, for example an adapter, a
+quantised or an offloaded module. Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not
+reshape them.
 """
 
 from typing import Any
@@ -25,14 +26,14 @@ LINEAR = nn.Linear.forward
 
 
 def direct() -> bool:
-    """Whether plain modules may be bypassed: in eager mode, with gradients disabled and without global hooks."""
+    """Whether `__call__` of modules may be skipped: in eager mode, with gradients disabled and without global hooks."""
     if compiling() or torch.is_grad_enabled():
         return False
     return not (modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Whether the module with these attributes has no forward hooks, no forward on the instance and no `compile` call.
+    """Whether a module, given by its `__dict__`, has no forward hooks, instance forward or compiled call.
 
     Backward hooks do not matter, because `direct` requires that gradients are disabled.
     """
@@ -42,14 +43,20 @@ def bare(held: dict[str, Any]) -> bool:
 
 
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """Call the module. `tokens` is (batch, tokens) if `x` has rows, or None if `x` has the module's input shape."""
+    """Call the module. If `tokens` is None, `x` has the shape that the module expects.
+
+    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]` and is reshaped for the call.
+    """
     if tokens is None:
         return module(x)
     return module(x.unflatten(0, tokens)).flatten(0, 1)
 
 
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """Compute `called(module, x, tokens)`, without the module call if the linear is plain. Requires `direct()`."""
+    """Compute `called(module, x, tokens)`, with `F.linear` if the module is an unmodified `nn.Linear`.
+
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    """
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
         parameters = held["_parameters"]
@@ -59,9 +66,10 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 
 
 def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Compute `called(module, x, tokens)`, by the operator if the norm is replaced and plain.
+    """Compute `called(module, x, tokens)`, with the operator `rms_norm` if `patch` replaced a norm without hooks.
 
-    Requires `direct()` and contiguous rows on a device and of a dtype that the kernels support.
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and that the kernels support
+    device, dtype and layout of `x`.
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
@@ -77,9 +85,9 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the recipe if a call of the module would run this fusion, otherwise None.
+    """Return the module's recipe (its options of `patch`) if a call would run the named fusion, otherwise None.
 
-    Requires `direct()`. The caller checks `Fusion.accepts`.
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and checks `Fusion.accepts`.
     """
     held = module.__dict__
     how = held.get(RECIPE)

@@ -1,8 +1,8 @@
-"""Defines a fusion: a rewritten method of a model's class, whose kernels do several steps at once.
+"""Defines a fusion: a rewritten method of a model's class, in which one kernel computes several operations.
 
-A fusion replaces a method only if it knows the exact source. `Fusion.sources` has hashes of that method and of every
-function that the fusion reimplements. If a hash differs, for example in another version of the library, the object
-keeps its original method. The report then gives the reason.
+A fusion replaces a method only if the source code of the method is known. `Fusion.sources` has hashes of this method
+and of every function that the fusion reimplements. If a hash differs, for example in another version of the library,
+the object keeps its original method. The report then gives the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from ...report import NO_KERNEL
 from .modules import Kind, kind_of, submodule
 from .source import fingerprint, resolve
 
-SOURCE = "_oxiwarp_source"  # class attribute: the fingerprint of the original method
+SOURCE = "_oxiwarp_source"  # class attribute: fingerprint (source hash) of the original method
 MODULE = "_oxiwarp_module"  # class attribute: module of the class in `Fusion.classes`
 compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """Return None: the `fits` of a fusion that accepts every object of its class."""
+    """Return None. As the default of `Fusion.fits`, this function accepts every object of a class."""
     return None
 
 
@@ -67,7 +67,7 @@ class Fusion:
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Return the kinds of the submodules of `x` that `skips` names; None for a processor."""
+        """Return the `Kind` (class and parameter names) of each submodule of `x` in `skips`; None for a processor."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
@@ -84,7 +84,10 @@ class Fusion:
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return how the sources for `cls`, derived from `known`, differ from `sources`; None if they are equal."""
+        """Return the first function of `cls` whose source has no hash in `sources`, as text, or None.
+
+        `known` is the class that `Fusion.classes` names: `cls` or a base class of it.
+        """
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
             if found not in fingerprints:
@@ -92,7 +95,7 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `x` fits and the sources of its class are known."""
+        """Raise `Unsuitable` unless `fits` accepts `x` and `sources` has the hashes of its class."""
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:
             raise Unsuitable(why)

@@ -1,6 +1,6 @@
-"""Checks whether a fused method may do the work of a submodule instead of calling the submodule.
+"""Checks whether a fused method (which replaces a block's `forward`) may do a submodule's work without calling it.
 
-The submodule must still have the class and the parameters that it had when `patch` ran, and no hooks.
+The submodule must have no hooks, and must still have the class and the parameter names that it had when `patch` ran.
 """
 
 import torch
@@ -27,9 +27,9 @@ def kind_of(module: nn.Module | None) -> Kind | None:
 
 
 def is_exactly(module: nn.Module, cls: type) -> bool:
-    """Whether the module has exactly this class or is a replaced object of it.
+    """Whether the module's class is `cls`, or the subclass of `cls` that `patch` gave it.
 
-    A class that another tool derived from either gives False.
+    The result is False for a class that another tool derived from `cls`.
     """
     return is_class(type(module), cls)
 
@@ -39,13 +39,13 @@ def is_class(own: type, cls: type) -> bool:
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
-# This does the same as `torch.compiler.assume_constant_result`, without an import of Dynamo. Dynamo then
-# guards only on the class of a module.
+# This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo.
+# Dynamo then takes the result as a constant and guards only on the class of the module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
-    """Return the submodule with this dotted name, split at the dots, or None. Some blocks lack some submodules."""
+    """Return the submodule at `path`, a dotted name split at its dots, or None if `x` does not have it."""
     module: nn.Module | None = x
     for name in path:
         module = None if module is None else module._modules.get(name)
@@ -53,18 +53,18 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a call of the module may do anything else than its class's forward."""
+    """Whether a call of the module may run other code than its class's forward, such as a hook."""
     return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether the module itself has hooks or another forward. Global hooks, `hooks_everywhere()`, do not count."""
+    """Whether the module has hooks or another forward on the instance. Global hooks of torch do not count."""
     held = module.__dict__
     bound = held.get("forward")  # accelerate leaves the class's forward there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added
-    # later, as it does for other modules.
+    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added after
+    # the compilation, as in every module that torch.compile compiles.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
@@ -81,10 +81,10 @@ def idle(module: nn.Module) -> bool:
 def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
     """Whether a fused method may do the module's work.
 
-    The module must have no hooks, and plain parameters on `device`. `recipe.ready` checks for global hooks. With a
-    `kind`, the module must still have that class and those parameters. So an adapter or a quantised module gives False.
-    Another module of the same kind gives True, because the fused method reads the weights at each call. Without a
-    `kind`, the module must be a norm.
+    The module must have no hooks, and its parameters must be plain tensors on `device`. With a `kind` (class and
+    parameter names), the module must have this class and these parameters. So an adapter or a quantised module gives
+    False. A new module of this kind gives True, because the fused method reads the weights at each call. Without a
+    `kind`, the module must be a norm. The caller, `recipe.ready`, checks for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:

@@ -1,9 +1,9 @@
 """Converts operands that torch's operators accept, but an oxiwarp operator rejects.
 
 A fused method calls submodules such as linears and attentions. A user may have replaced a submodule, for example by an
-adapter or by a module that computes in float32. Its result may have another dtype than the residual stream, a batch of
-1, or a last dimension that is not contiguous. torch's operators promote, broadcast and read any strides. The functions
-here do the same before the kernel runs: they widen, expand and copy.
+adapter or by a module that computes in float32. The result of this submodule may have another dtype than the residual
+stream, a batch of 1, or a last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and
+read any strides. oxiwarp's operators do not. So the functions here convert the operands before the kernel runs.
 
 In eager mode a conversion runs only after the operator has raised an error. So a call with valid operands costs only
 one more Python call.
@@ -39,12 +39,12 @@ compiling = torch.compiler.is_compiling
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Return `x` with a contiguous last dimension. Convolutions over patches give another layout."""
+    """Return `x`, or a copy if its last dimension is not contiguous, for example after a patch convolution."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
-    """Return the shape to which these tensors broadcast, or None if they do not."""
+    """Return the shape to which these tensors broadcast, or None if their shapes do not broadcast."""
     shape = tuple(tensors[0].shape)
     for x in tensors[1:]:
         if tuple(x.shape) == shape:
@@ -57,10 +57,11 @@ def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
 
 
 def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert operands, each to a contiguous last dimension.
+    """Convert operands for a row operator. Each converted tensor has a contiguous last dimension.
 
-    The first `count` get their common dtype and the shape to which all tensors broadcast. The other tensors keep that
-    dtype, and become float32 if they have another one. If the tensors do not broadcast, return the operands unchanged.
+    The first `count` operands are promoted to one dtype and expanded to the shape to which all tensors broadcast. Each
+    remaining tensor becomes float32 unless it has this dtype. If the tensors do not broadcast, return the operands
+    unchanged.
     """
     tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
     first = [x for x in operands[:count] if isinstance(x, Tensor)]
@@ -82,7 +83,7 @@ def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return the operator's result for converted operands, or `NotImplemented` if the conversion changes nothing."""
+    """Convert the operands and return the operator's result, or `NotImplemented` if no operand needs a conversion."""
     op = getattr(ops, name)
     if name in HEADS:
         made = tuple(as_rows(x) if isinstance(x, Tensor) else x for x in args)
@@ -101,9 +102,10 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Compute a gated residual whose branch has a wider dtype than the stream, and the norm of the sum if needed.
+    """Compute a gated residual `x + gate * y` whose `y` has a wider dtype than `x`.
 
-    The sum has the wider dtype. With a float32 modulation, as in Wan, models cast the sum to the dtype of the stream.
+    The sum has the wider dtype. If the gate is float32, as in Wan, the sum is cast to the dtype of `x`, as the models
+    do. For `gated_residual_ada_norm`, also compute the norm of the sum.
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)
@@ -123,7 +125,7 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return the options with each tensor in float32 unless it already has this dtype or float32."""
+    """Return an operator's keyword arguments, with each tensor that does not have `dtype` converted to float32."""
     return {
         key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
     }
@@ -137,7 +139,7 @@ def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
 def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the operator's result under torch.compile.
 
-    torch.compile does not trace `except`, so this function tries the conversion before the call.
+    torch.compile does not trace `except`, so this function converts the operands before it calls the operator.
     """
     made = refitted(name, args, options)
     return op(*args, **options) if made is NotImplemented else made

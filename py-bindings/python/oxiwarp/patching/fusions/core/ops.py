@@ -1,9 +1,9 @@
 """Provides the operators that fused blocks call.
 
-In eager mode they are those of `oxiwarp.ops`, with the operand conversions of `operands.py`. Under torch.compile,
-`INDUCTOR` lists the elementwise chains for which Inductor's kernel is faster. These are written in torch, with the
-roundings of the models' original code. Inductor fuses them with adjacent elementwise operations. Every other operator
-stays an oxiwarp kernel in the compiled graph.
+In eager mode, they are the operators of `oxiwarp.ops`, with the operand conversions of `operands.py`. `INDUCTOR` lists
+the elementwise operators for which Inductor's kernel is faster. Under torch.compile, these operators are torch
+operations with the roundings of the models' original code, so that Inductor fuses them with adjacent operations. Every
+other operator stays an oxiwarp kernel in the compiled graph.
 """
 
 import torch
@@ -13,8 +13,8 @@ from .... import ops
 from ....ops import *  # noqa: F403
 from .operands import FITTING
 
-# Operators that Inductor generates, with the time of its kernel divided by that of the oxiwarp kernel on one
-# H200: benches/results/decisions/elementwise.txt.
+# Operators that Inductor computes under torch.compile. The value is the time of Inductor's kernel divided by
+# the time of the oxiwarp kernel, on one H200: benches/results/decisions/elementwise.txt.
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling

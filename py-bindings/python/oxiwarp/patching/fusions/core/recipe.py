@@ -1,6 +1,7 @@
-"""The recipe of an object with a fused method, and the method itself.
+"""Defines the recipe (the options of `patch`) of an object with a fused method, and creates that method.
 
-The method runs the fusion's kernels if they support the call, and the original method otherwise.
+A fused method replaces the `forward` or `__call__` of a model's class. It runs oxiwarp kernels if they support the
+call, and the original method otherwise.
 """
 
 import functools
@@ -41,9 +42,10 @@ class FusedRecipe:
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of the subclass.
+        """Return the members of the subclass that replaces `base`.
 
-        These are the fused method, the original method's fingerprint and the module of the class in `Fusion.classes`.
+        These are the fused method, the fingerprint (source hash) of the original method, and the name of the module
+        that defines the class in `Fusion.classes`.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         run = fused(self, fusion, getattr(base, fusion.method))
@@ -82,8 +84,9 @@ def ready(
 ) -> bool:
     """Whether the kernels support this call.
 
-    They need plain tensors on a supported device, no hooks on skipped modules, no autocast and no forward-mode AD. This
-    function must be fast: it runs for every block in every step, while the GPU may be idle.
+    The arguments must be plain tensors on a supported device, without autocast and forward-mode AD. The modules that
+    the fused method does not call must have no hooks. This function must be fast: it runs for every block in every
+    step, while the GPU may be idle.
     """
     first = None
     for value in (*args, *kwargs.values()):

@@ -16,10 +16,10 @@ FUSIONS: dict[str, Fusion] = {}
 
 
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """Return the fusion for objects of `cls` and the class in its method resolution order that the fusion names.
+    """Return the fusion for objects of `cls`, and the class, `cls` or a base class, whose name the fusion lists.
 
-    If several fusions match by name, return the first one that knows the source. Without such a one, return the first
-    one that `is_meant` for the class.
+    If several fusions list the name, return the first one that has the hash of the source. If none has the hash, return
+    the first one for which `is_meant` is true.
     """
     found = found_for(cls)
     return None if found is None else (found[0], cls.__mro__[found[1]])
@@ -27,7 +27,10 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """Return the result of `find` with an index into `cls.__mro__`, so that the cache does not refer to a class."""
+    """Return the result of `find`, but an index into `cls.__mro__` in place of a class.
+
+    The cache must not refer to a class, because that would keep the class alive.
+    """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
     found = next(iter(known_ones or (found for found in named if is_meant(*found))), None)
@@ -45,10 +48,15 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Whether a fusion is meant for a class although it does not know the class's source.
+    """Whether a fusion is written for a class, although it does not have the hash of the class's source.
 
-    The patterns for decoders also match classes of other models, such as `T5Attention`. So a class of transformers must
-    have its exact name in the fusion, belong to a package in `DECODERS`, or have a known class in its module.
+    In this case, the report gives the reason why the class is not replaced. The class patterns for decoders also match
+    other classes of transformers, such as `T5Attention`. So a class of transformers must fulfil one of these
+    conditions:
+
+    - The fusion lists the exact name of the class.
+    - The package of the class is in `DECODERS`.
+    - The module of the class has another class whose source is known.
     """
     module = cls.__module__
     if not module.startswith(TRANSFORMERS) or dotted(cls) in fusion.classes:
@@ -58,7 +66,7 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Whether a fusion with a pattern for many models knows the source of a class in this module."""
+    """Whether a fusion for several models has the source hash of a class in this module."""
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None
         for cls in vars(sys.modules[module]).values()

@@ -26,9 +26,9 @@ def resolve(function: str, cls: type, known: type) -> Any:
 
 
 def unwrapped(found: Any) -> Any:
-    """Return the function inside a layer that Hugging Face Kernels made of it; return other objects unchanged.
+    """Return the function that a layer of Hugging Face Kernels wraps. Return any other object unchanged.
 
-    transformers wraps functions in such layers if that package is installed.
+    transformers wraps functions in such layers if the package `kernels` is installed.
     """
     if not isinstance(found, nn.Module):
         return found
@@ -55,7 +55,8 @@ def fingerprint_of(source: str) -> str:
 def words(source: str) -> Iterator[str]:
     """Yield the tokens of a source without comments and layout, the same in all versions of Python.
 
-    From Python 3.12 on, `tokenize` splits f-strings into parts. They are joined to the text in the source.
+    From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins them to one token, as in
+    older versions.
     """
     marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
     lines = source.splitlines(keepends=True)

@@ -1,8 +1,8 @@
-"""The attention modules of diffusers: what arguments a processor has is looked up once, not at every call.
+"""The attention modules of diffusers: the arguments of a processor are inspected once, not at every call.
 
-Their own forward calls `inspect.signature`, to drop keyword arguments that the processor does not know. That takes
-Python as long as launching several kernels, once or twice in a block. Here a call that gives the processor what it
-knows goes straight to it.
+The original forward calls `inspect.signature` to drop keyword arguments that the processor does not have. This takes as
+much Python time as several kernel launches, once or twice per block. The forward here calls the processor directly if
+the processor has all arguments of the call.
 """
 
 import inspect
@@ -23,7 +23,7 @@ FORWARDS = (
 
 
 class Signature(NamedTuple):
-    """Which calls a module and its processor understand alike."""
+    """The calls that a module can pass to its processor unchanged."""
 
     names: frozenset[str]
     """Of keyword arguments."""
@@ -37,12 +37,15 @@ NONE = Signature(frozenset(), (), -1)
 
 
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """What a processor of this class takes as the module does: the module's arguments, in its order or by name, then
-    its own."""
+    """Return the calls that have the same meaning for a module's forward and for its processor.
+
+    This requires that the processor has the module's arguments, in the same order or by the same names. If not, return
+    `NONE`, which allows no call.
+    """
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
         _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
-    except (TypeError, ValueError):  # it has no signature, or fewer arguments
+    except (TypeError, ValueError):  # the processor has no signature, or too few arguments
         return NONE
     own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
     named = {b.name: b for b in theirs if b.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
@@ -58,23 +61,29 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
 
 
 def hands_on_by_name(module: type[Any]) -> bool:
-    """Whether the module's own forward calls the processor with names: `Attention`, not the classes of one model."""
+    """Whether the module's forward passes arguments to the processor by name.
+
+    diffusers' `Attention` does so, but the attention classes of single models do not.
+    """
     return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 @cache_weakly
 def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
-    """The signatures for a class of modules, by the class of the processor."""
+    """Return the cache of signatures for a class of modules, by the class of the processor."""
     return WeakKeyDictionary()
 
 
 def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
-    """The module's `forward`."""
+    """Run the module's `forward`."""
     return self.processor(self, *args, **kwargs)
 
 
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the processor takes the call as it is: nothing to drop and warn of, no default to fill in."""
+    """Whether the processor can get the arguments unchanged.
+
+    The original forward must run if it would drop an argument with a warning, or pass a default of its own.
+    """
     module: type = type(self)
     processor: type = type(self.processor)
     known = signatures(module)
@@ -87,7 +96,7 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     for name in kwargs:
         if name not in names:
             return False
-    for at, name in needed:  # noqa: SIM110  a generator costs as much as what it asks
+    for at, name in needed:  # noqa: SIM110  a generator would double the time
         if at >= len(args) and name not in kwargs:
             return False
     return True

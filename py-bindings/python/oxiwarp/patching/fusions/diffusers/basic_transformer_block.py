@@ -1,7 +1,7 @@
-"""diffusers' BasicTransformerBlock (models/attention.py), the block of the UNets (SD, SDXL), PixArt, DiT and Latte.
+"""diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
-The UNets have 70 of them, with few tokens: a step takes Python as long as the GPU. So their attention and feed-forward
-also leave out what does nothing: a division by 1, dropout outside of training.
+SDXL's UNet has 70 of these blocks, with few tokens, so that a step takes Python as long as the GPU. To save Python
+time, attention and feed-forward omit operations without effect: a division by 1, and dropout outside of training.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from ..shared.mmdit import as_rows
 from ..shared.residual_layer_norm import residual_layer_norm
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
-TAKEN = {"encoder_hidden_states", "attention_mask", "temb"}  # by attention processors
+TAKEN = {"encoder_hidden_states", "attention_mask", "temb"}  # arguments of attention processors
 
 
 def block(
@@ -32,7 +32,7 @@ def block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """`BasicTransformerBlock.forward`."""
+    """Run `BasicTransformerBlock.forward`."""
     extra = {name: value for name, value in (cross_attention_kwargs or {}).items() if name != "gligen"}
     source = encoder_hidden_states if self.only_cross_attention else None
     own = {"encoder_hidden_states": source, "attention_mask": attention_mask, **extra}
@@ -43,7 +43,7 @@ def block(
 
 
 def plain(self: Any, how: FusedRecipe, x: Tensor, own: dict[str, Any], cross: dict[str, Any]) -> Tensor:
-    """LayerNorms alone: the UNets."""
+    """Run a block whose norms are LayerNorms without modulation, as in UNets."""
     attended = self.attn1(positioned(self, self.norm1(x)), **own)
     if self.attn2 is not None:
         normed, x = residual_layer_norm(x, attended, self.norm2, how.mode)
@@ -61,7 +61,7 @@ def modulated(
     timestep: Any,
     class_labels: Tensor | None,
 ) -> Tensor:
-    """Modulations that come with the call and have a table (PixArt, Latte), or that norm1 makes (DiT)."""
+    """Run a block whose norms are modulated by a table plus `timestep` (PixArt, Latte), or by norm1's result (DiT)."""
     if self.norm_type == ZERO:
         normed, *made = self.norm1(x, timestep, class_labels, hidden_dtype=x.dtype)
         gate, shift_mlp, scale_mlp, gate_mlp = (part.unsqueeze(1) for part in made)
@@ -73,7 +73,7 @@ def modulated(
         by: dict[str, Any] = {"scale_table": of_scale, "shift_table": of_shift, "mode": how.mode}
         normed, second = ada_norm(x, scale, shift, **affine(self.norm1), **by), self.norm2
     attended = self.attn1(positioned(self, normed), **own)
-    if self.attn2 is not None:  # it reads the stream itself
+    if self.attn2 is not None:  # attn2 reads `x` without a norm
         x = gated_residual(x, attended, gate, gate_table=of_gate, mode=how.mode)
         attended, gate, of_gate = self.attn2(x, **cross), None, None
     by = {"gate_table": of_gate, "scale_table": of_scale_mlp, "shift_table": of_shift_mlp, "mode": how.mode}
@@ -82,17 +82,17 @@ def modulated(
 
 
 def affine(norm: nn.LayerNorm) -> dict[str, Any]:
-    """The arguments of an op that stand for a LayerNorm."""
+    """Return weight, bias and eps of a LayerNorm as keyword arguments of an operator."""
     return {"weight": norm.weight, "bias": norm.bias, "eps": norm.eps}
 
 
 def positioned(self: Any, normed: Tensor) -> Tensor:
-    """With the positions added that some blocks (AnimateDiff's) add."""
+    """Return `normed` plus the positional embedding, if the block has one, as AnimateDiff's blocks do."""
     return normed if self.pos_embed is None else self.pos_embed(normed)
 
 
 def feed_forward(self: Any, normed: Tensor) -> Tensor:
-    """In chunks where that is asked for."""
+    """Run the feed-forward, in chunks of tokens if the user has enabled chunking."""
     if self._chunk_size is None:
         return self.ff(normed)
     from diffusers.models.attention import _chunked_feed_forward
@@ -111,7 +111,10 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """One dtype, on one device; nothing between the attentions (GLIGEN), no `scale`, which the own method warns of."""
+    """Whether all operands have one dtype and device, without GLIGEN, which adds an attention between the other two.
+
+    A call with the argument `scale` needs the original method, which warns about it.
+    """
     extra, x = cross_attention_kwargs or {}, hidden_states
     if x.dim() != 3 or extra.get("gligen") is not None or extra.get("scale") is not None:
         return False
@@ -125,14 +128,17 @@ def accepts_block(
 
 
 def norms(self: Any) -> list[Any]:
-    """The LayerNorms that are not called, by the block's kind."""
+    """Return the LayerNorms that the fused method computes itself. They depend on the block's `norm_type`."""
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
     return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms, of which the first may have a modulation; one attention where norm1 makes the second half's."""
+    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported `norm_type`.
+
+    With "ada_norm_zero" (DiT), in which norm1 also computes the gates, the block must have only one attention.
+    """
     if self.norm_type not in (PLAIN, SINGLE, ZERO):
         return f"its norm_type is {self.norm_type!r}"
     if self.norm_type == ZERO and self.attn2 is not None:
@@ -151,7 +157,7 @@ def attention(
     temb: Tensor | None = None,
     scale: None = None,
 ) -> Tensor:
-    """`AttnProcessor2_0.__call__`."""
+    """Run `AttnProcessor2_0.__call__`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
         attention_mask = mask_of_heads(attn, attention_mask, source)
@@ -165,7 +171,10 @@ def attention(
 def accepts_attention(
     self: Any, attn: Any, hidden_states: Tensor, *args: Any, scale: Any = None, **kwargs: Any
 ) -> bool:
-    """Tokens, for a module that does nothing with them but attend; `scale` is warned of."""
+    """Whether the input is `[B, S, D]`, and the attention module has no norms, residual connection or rescaling.
+
+    A call with the argument `scale` needs the original method, which warns about it.
+    """
     return (
         hidden_states.dim() == 3
         and len(args) <= 3
@@ -178,17 +187,17 @@ def accepts_attention(
 
 
 def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """`FeedForward.forward`."""
+    """Run `FeedForward.forward`."""
     return in_turn(self.net, hidden_states)
 
 
 def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """One argument; another is warned of."""
+    """Whether the call has one argument. The original method warns about a second one."""
     return len(args) + len(kwargs) == 1
 
 
 def in_turn(modules: Any, x: Tensor) -> Tensor:
-    """Each module of what those before it made, but for those that would only pass it on."""
+    """Apply the modules one after another, except a Dropout that would return its input."""
     for module in modules:
         if not idle(module):
             x = module(x)
@@ -218,7 +227,7 @@ FUSIONS = (
         run=attention,
         accepts=accepts_attention,
         kernels=False,
-        traced=True,  # ours may be asked for
+        traced=True,  # `oxiwarp.attention` may be enabled
         sources={"__call__": ("2266b31ef8bb", "e2fd121ed877")},
         exactness={"exact": "bit-exact", "fast": "bit-exact"},
         chains=("a division by 1, dropout outside of training, left out",),

@@ -1,5 +1,6 @@
-"""CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py, the processors in
-models/attention_processor.py)."""
+"""CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py for the blocks,
+models/attention_processor.py for the attention).
+"""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -19,12 +20,12 @@ PROCESSORS = "diffusers.models.attention_processor"
 
 
 def modulations(norm: Any, temb: Tensor) -> tuple[Tensor, ...]:
-    """Shift, scale and gate of the video, then of the text, `[B, 1, N]` each."""
+    """Return shift, scale and gate of the video, then shift, scale and gate of the text, each `[B, 1, N]`."""
     return norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)
 
 
 def affine(norm: nn.LayerNorm) -> dict[str, Any]:
-    """The arguments of an op that stand for a LayerNorm."""
+    """Return weight, bias and eps of a LayerNorm as keyword arguments of an operator."""
     return {"weight": norm.weight, "bias": norm.bias, "eps": norm.eps}
 
 
@@ -37,7 +38,7 @@ def block(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`CogVideoXBlock.forward`."""
+    """Run `CogVideoXBlock.forward`."""
     text = encoder_hidden_states
     norm1, norm2 = affine(self.norm1.norm), affine(self.norm2.norm)
     shift, scale, gate, shift_text, scale_text, gate_text = modulations(self.norm1, temb)
@@ -61,7 +62,7 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """One dtype, on one device, that of the norms too."""
+    """Whether all operands, including the norms' parameters, have one dtype and device."""
     norm1, norm2 = self.norm1.norm, self.norm2.norm
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3 == temb.dim() + 1
@@ -72,7 +73,7 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """diffusers' norms, of torch's LayerNorms."""
+    """Return the reason not to replace the block, or None if its norms are diffusers' modulated LayerNorms."""
     from diffusers.models.normalization import CogVideoXLayerNormZero
 
     norms = self.norm1, self.norm2
@@ -81,12 +82,12 @@ def fits_block(self: Any) -> str | None:
 
 
 def separate(attn: Any, hidden_states: Tensor) -> Iterable[Tensor]:
-    """Queries, keys and values, by a projection each."""
+    """Return query, key and value, each from a separate linear."""
     return attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)
 
 
 def packed(attn: Any, hidden_states: Tensor) -> Iterable[Tensor]:
-    """Queries, keys and values, by one projection."""
+    """Return query, key and value, from one linear."""
     return attn.to_qkv(hidden_states).chunk(3, dim=-1)
 
 
@@ -100,7 +101,7 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """`CogVideoXAttnProcessor2_0.__call__`: text and video in one sequence, of which the video is rotated."""
+    """Run `CogVideoXAttnProcessor2_0.__call__`: one sequence of text and video, in which only the video is rotated."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape
@@ -132,7 +133,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """LayerNorms of a head or none; tables in float32, which a 16-bit query is multiplied with in float32."""
+    """Whether query and key have LayerNorms over a head or no norms, and the rotary tables are float32.
+
+    With float32 tables, diffusers rotates 16-bit queries in float32, as the kernel does.
+    """
     norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)
     return (

@@ -1,6 +1,7 @@
 """Flux (diffusers: models/transformers/transformer_flux.py).
 
-Chroma has its attention; Bria Fibo, LongCat-Image and Ovis-Image have copies of its blocks.
+The fusions of this module also serve Chroma, which uses Flux's attention, and Bria Fibo, LongCat-Image and Ovis-Image,
+which have copies of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ def block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`FluxTransformerBlock.forward`."""
+    """Run `FluxTransformerBlock.forward`."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text, *of_ip_adapter = self.attn(
@@ -68,7 +69,7 @@ def single_block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`FluxSingleTransformerBlock.forward`."""
+    """Run `FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
 
@@ -90,12 +91,12 @@ def single_block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Two streams of tokens and an embedding of one dtype."""
+    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms without weights before the feed-forwards, as in all published models."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -108,7 +109,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`FluxAttnProcessor.__call__`."""
+    """Run `FluxAttnProcessor.__call__`."""
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
     projected = project(attn, hidden_states, encoder_hidden_states, _get_qkv_projections)
@@ -122,7 +123,10 @@ def attention(
 
 
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-    """Queries, keys and values of image tokens, then of text tokens, as `own` gives them; or values of both, twice."""
+    """Return query, key and value of the image tokens, then of the text tokens. `own` is diffusers' function for this.
+
+    If `products` can write the values of text and image into one tensor, this tensor is returned as both values.
+    """
     if text is None or attn.fused_projections:
         return own(attn, image, text)
     values = products([(attn.add_v_proj, text), (attn.to_v, image)])
@@ -140,8 +144,10 @@ def attend(
     image_rotary_emb: Tables | None,
     out: Place | None = None,
 ) -> Tensor:
-    """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections. It
-    is `out.first` if it was written there."""
+    """Compute the attention over image tokens and, if there are any, text tokens: `[B, S, heads * D]`.
+
+    `projected` has their queries, keys and values. The result is `out.first` if the attention was written there.
+    """
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     streams, first = [], 0
@@ -182,7 +188,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """torch's norms with weights in the dtype of the input, and float32 tables for all tokens."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables are float32."""
     tokens, norms = hidden_states.shape[1], [(attn.norm_q, attn.norm_k)]
     if (encoder_hidden_states is None) != (attn.added_kv_proj_dim is None):
         return False

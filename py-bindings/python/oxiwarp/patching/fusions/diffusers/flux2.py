@@ -1,4 +1,7 @@
-"""Flux 2 (diffusers: models/transformers/transformer_flux2.py): blocks share modulations, projections are fused."""
+"""Flux 2 (diffusers: models/transformers/transformer_flux2.py): unlike in Flux, blocks share their modulations.
+
+In a single-stream block, one linear computes query, key, value and the input of the feed-forward's activation.
+"""
 
 from typing import Any
 
@@ -29,7 +32,7 @@ def block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`Flux2TransformerBlock.forward`."""
+    """Run `Flux2TransformerBlock.forward`."""
     hidden_states, encoder_hidden_states = as_rows(hidden_states), as_rows(encoder_hidden_states)
     shift, scale, *modulation = parts(temb_mod_img, 6)
     text_shift, text_scale, *text_modulation = parts(temb_mod_txt, 6)
@@ -49,7 +52,10 @@ def block(
 
 
 def parts(modulation: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Shifts, scales and gates `[B, 1, D]` or `[B, S, D]` of a modulation `[B, count * D]` or with a dimension more."""
+    """Split a modulation `[B, count * D]` or `[B, S, count * D]` into shifts, scales and gates.
+
+    Each result is `[B, 1, D]` or `[B, S, D]`.
+    """
     return (modulation.unsqueeze(1) if modulation.dim() == 2 else modulation).chunk(count, dim=-1)
 
 
@@ -62,14 +68,14 @@ def accepts_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Two streams of tokens and two modulations of one dtype."""
+    """Whether image tokens, text tokens and both modulations have the same dtype."""
     return temb_mod_txt.dtype == temb_mod_img.dtype and streams_fit(
         temb_mod_img, hidden_states, encoder_hidden_states, dims=(2, 3)
     )
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms without weights, as in all published models."""
+    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
     return affine_norm(self, *NORMS)
 
 
@@ -84,7 +90,7 @@ def single_block(
     split_hidden_states: bool = False,
     text_seq_len: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`Flux2SingleTransformerBlock.forward`."""
+    """Run `Flux2SingleTransformerBlock.forward`."""
     if encoder_hidden_states is not None:
         text_seq_len = encoder_hidden_states.shape[1]
         hidden_states = joined(encoder_hidden_states, hidden_states)
@@ -110,13 +116,13 @@ def accepts_single_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """One or two streams of tokens and a modulation of one dtype."""
+    """Whether the tokens, given as one tensor or two, and the modulation have the same dtype and device."""
     streams = [hidden_states] if encoder_hidden_states is None else [hidden_states, encoder_hidden_states]
     return streams_fit(temb_mod, *streams, dims=(2, 3))
 
 
 def fits_single_block(self: Any) -> str | None:
-    """As `fits_block`."""
+    """Return the reason not to replace the block, or None if its norm is a LayerNorm without weight."""
     return affine_norm(self, "norm")
 
 
@@ -129,7 +135,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`Flux2AttnProcessor.__call__`."""
+    """Run `Flux2AttnProcessor.__call__`."""
     from diffusers.models.transformers.transformer_flux2 import _get_qkv_projections
 
     projected = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
@@ -149,11 +155,11 @@ def parallel_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor:
-    """`Flux2ParallelSelfAttnProcessor.__call__`."""
+    """Run `Flux2ParallelSelfAttnProcessor.__call__`."""
     projected = attn.to_qkv_mlp_proj(hidden_states)
     of_attention = 3 * attn.inner_dim
     whole = of_attention + attn.mlp_hidden_dim * attn.mlp_mult_factor
-    of_attention = projected.shape[-1] * of_attention // whole  # a part of them where the layer is split over GPUs
+    of_attention = projected.shape[-1] * of_attention // whole  # fewer with tensor parallelism
     qkv, inner = projected.split([of_attention, projected.shape[-1] - of_attention], dim=-1)
 
     def attended(out: Place | None) -> Tensor:
@@ -166,7 +172,7 @@ def parallel_attention(
 
 
 def swiglu_of(activation: Any) -> Any:
-    """Our operator for a module that is Flux 2's SwiGLU, if it is that."""
+    """Return the oxiwarp operator for Flux 2's SwiGLU without hooks, or None for any other module."""
     from diffusers.models.transformers.transformer_flux2 import Flux2SwiGLU
 
     known = base_of(activation) is Flux2SwiGLU and type(activation.gate_fn) is nn.SiLU
@@ -180,7 +186,7 @@ def accepts_parallel_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """torch's norms with weights in the dtype of the input, and float32 tables for all tokens."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables are float32."""
     return norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) and tables_fit(
         image_rotary_emb, hidden_states.shape[1], attn.head_dim, hidden_states
     )

@@ -1,4 +1,7 @@
-"""HunyuanVideo (diffusers: models/transformers/transformer_hunyuan_video.py); 1.5 has blocks with the same forward."""
+"""HunyuanVideo and HunyuanVideo 1.5 (diffusers: models/transformers/transformer_hunyuan_video.py).
+
+The blocks of both versions have the same forward.
+"""
 
 from typing import Any
 
@@ -32,7 +35,7 @@ Tables = tuple[Tensor, Tensor]
 def refiner_block(
     self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None
 ) -> Tensor:
-    """`HunyuanVideoIndividualTokenRefinerBlock.forward`."""
+    """Run `HunyuanVideoIndividualTokenRefinerBlock.forward`."""
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
@@ -41,12 +44,12 @@ def refiner_block(
 
 
 def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None) -> bool:
-    """Tokens and an embedding of one dtype, which is that of the second norm."""
+    """Whether tokens, time embedding and the parameters of norm2 have the same dtype."""
     return streams_fit(temb, hidden_states) and same_dtype(temb, self.norm2.weight, self.norm2.bias)
 
 
 def fits_refiner_block(self: Any) -> str | None:
-    """torch's LayerNorm before the feed-forward."""
+    """Return the reason not to replace the block, or None if norm2 is torch's LayerNorm."""
     return None if base_of(self.norm2) is nn.LayerNorm else "its norm2 is not torch's LayerNorm"
 
 
@@ -61,7 +64,7 @@ def block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`HunyuanVideoTransformerBlock.forward`."""
+    """Run `HunyuanVideoTransformerBlock.forward`."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text = self.attn(
@@ -89,7 +92,7 @@ def single_block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`HunyuanVideoSingleTransformerBlock.forward`."""
+    """Run `HunyuanVideoSingleTransformerBlock.forward`."""
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
@@ -101,7 +104,7 @@ def single_block(
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
-    """The attention and the feed-forward of a block of one stream, projected together."""
+    """Compute attention and feed-forward of a single-stream block, and the linear after them."""
 
     def attended(_: Place | None) -> Tensor:
         streams = self.attn(
@@ -118,12 +121,12 @@ def both_branches(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Two streams of tokens and an embedding of one dtype."""
+    """Whether video tokens, text tokens (at least one) and time embedding have the same dtype and device."""
     return encoder_hidden_states.shape[1] > 0 and streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms without weights before the feed-forwards, as in all published models."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -136,7 +139,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`HunyuanVideoAttnProcessor2_0.__call__`."""
+    """Run `HunyuanVideoAttnProcessor2_0.__call__`."""
     image, heads = hidden_states.shape[1], (attn.heads, -1)
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     if attn.add_q_proj is None:
@@ -180,7 +183,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """diffusers' RMSNorms with weights in the dtype of the input, and float32 tables for the tokens of the video."""
+    """Whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+
+    The rotary tables must be float32 and have one row per video token.
+    """
     from diffusers.models.normalization import RMSNorm
 
     text = encoder_hidden_states

@@ -1,6 +1,6 @@
-"""HunyuanVideo's blocks that replace tokens (image to video): those of the first frame have a modulation of their own.
+"""HunyuanVideo's image-to-video blocks: the tokens of the first frame have a separate modulation.
 
-Each kernel runs for those tokens and for the others.
+Each kernel therefore runs twice: for the tokens of the first frame, and for all other tokens.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,11 @@ def norm(
     token_replace_emb: Tensor,
     first_frame_num_tokens: int,
 ) -> tuple[Tensor, ...]:
-    """`HunyuanVideoTokenReplaceAdaLayerNormZero.forward`: the norm, then both modulations' rest."""
+    """Run `HunyuanVideoTokenReplaceAdaLayerNormZero.forward`.
+
+    Return the modulated norm and the chunks of the modulation that the norm does not use, such as gates. The chunks for
+    the tokens of the first frame come last.
+    """
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
     )
@@ -41,7 +45,7 @@ def single_norm(
     token_replace_emb: Tensor,
     first_frame_num_tokens: int,
 ) -> tuple[Tensor, ...]:
-    """`HunyuanVideoTokenReplaceAdaLayerNormZeroSingle.forward`."""
+    """Run `HunyuanVideoTokenReplaceAdaLayerNormZeroSingle.forward`."""
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 3
     )
@@ -51,7 +55,10 @@ def single_norm(
 def both_modulated(
     self: Any, how: FusedRecipe, x: Tensor, emb: Tensor, of_first: Tensor, first: int, chunks: int
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-    """The norm of `x`, whose first tokens are modulated by another embedding; the rest of both modulations."""
+    """Return the norm of `x`, modulated by `of_first` for the `first` first tokens and by `emb` for all others.
+
+    Also return the chunks of both modulations after shift and scale, such as the gates.
+    """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
     x = as_rows(x)
@@ -65,7 +72,7 @@ def both_modulated(
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
-    """Tokens of which some are first, and two embeddings of one dtype."""
+    """Whether some, but not all tokens belong to the first frame, and both embeddings have the dtype of the input."""
     return (
         token_replace_emb is not None
         and first_frame_num_tokens is not None
@@ -85,7 +92,7 @@ def block(
     token_replace_emb: Tensor | None = None,
     num_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`HunyuanVideoTokenReplaceTransformerBlock.forward`."""
+    """Run `HunyuanVideoTokenReplaceTransformerBlock.forward`."""
     normed, *modulation = self.norm1(hidden_states, temb, token_replace_emb, num_tokens)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text = self.attn(
@@ -119,7 +126,7 @@ def single_block(
     token_replace_emb: Tensor | None = None,
     num_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`HunyuanVideoTokenReplaceSingleTransformerBlock.forward`."""
+    """Run `HunyuanVideoTokenReplaceSingleTransformerBlock.forward`."""
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
@@ -143,7 +150,7 @@ def accepts(
     num_tokens: int | None = None,
     **tables: Any,
 ) -> bool:
-    """Two streams of tokens, of which some are first, and two embeddings of one dtype."""
+    """Whether video tokens, text tokens and embeddings have one dtype, and some tokens belong to the first frame."""
     return accepts_norm(self, hidden_states, temb, token_replace_emb, num_tokens) and accepts_block(
         self, hidden_states, encoder_hidden_states, temb
     )

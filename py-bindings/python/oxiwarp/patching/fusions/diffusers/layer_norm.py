@@ -1,4 +1,4 @@
-"""torch.nn.LayerNorm, and diffusers' FP32LayerNorm, by themselves: what blocks of no known source still gain from."""
+"""Single LayerNorms (torch.nn.LayerNorm and diffusers' FP32LayerNorm), also in models whose blocks have no fusion."""
 
 from typing import Any
 
@@ -13,16 +13,20 @@ from ..core.recipe import FusedRecipe
 
 
 def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """`LayerNorm.forward`."""
+    """Run `LayerNorm.forward`."""
     return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
-    """Contiguous rows, and parameters in the input's dtype; torch takes float32 ones too, but rounds otherwise on CUDA.
-    Inductor fuses a LayerNorm into what follows. Each class has its own name for the input."""
+    """Whether `x` is contiguous and the norm's parameters have its dtype.
+
+    torch also accepts float32 parameters for 16-bit inputs, but then rounds differently on CUDA. Under torch.compile,
+    the result is False, because Inductor fuses a LayerNorm with the next operation. An input that is passed by name
+    gives False too, because this name depends on the class.
+    """
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False
-    if x.shape[-1:] != self.normalized_shape or not is_eps(self.eps):  # the own forward complains, or takes it
+    if x.shape[-1:] != self.normalized_shape or not is_eps(self.eps):  # left to the original forward
         return False
     return resident(x.device, self.weight, self.bias) and all(
         parameter is None or parameter.dtype == x.dtype for parameter in (self.weight, self.bias)
@@ -30,7 +34,7 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Over the last dimension."""
+    """Return the reason not to replace the norm, or None if it normalises only the last dimension."""
     return None if len(self.normalized_shape) == 1 else f"it normalises {len(self.normalized_shape)} dimensions"
 
 

@@ -25,7 +25,7 @@ def block(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     encoder_attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """`LTXVideoTransformerBlock.forward`."""
+    """Run `LTXVideoTransformerBlock.forward`."""
     hidden_states = as_rows(hidden_states)
     table = self.scale_shift_table.unbind(0)
     values = temb.unflatten(-1, (len(table), -1)).unbind(2)
@@ -68,13 +68,13 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """One dtype, on one device."""
+    """Whether tokens, time embedding and modulation table have one dtype and device."""
     table = self.scale_shift_table
     return same_dtype(hidden_states, temb, table) and resident(hidden_states.device, table, temb)
 
 
 def fits_block(self: Any) -> str | None:
-    """diffusers' RMSNorms without weights, as in all published models."""
+    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without weights."""
     from diffusers.models.normalization import RMSNorm
 
     known = all(is_exactly(norm, RMSNorm) and norm.weight is None for norm in (self.norm1, self.norm2))
@@ -90,7 +90,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """`LTXVideoAttnProcessor.__call__`."""
+    """Run `LTXVideoAttnProcessor.__call__`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
         attention_mask = mask_of_heads(attn, attention_mask, source)
@@ -122,7 +122,11 @@ def attention(
 
 
 def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """The tables to read: those with each angle once, if there are any and nobody has written to the others."""
+    """Return rotary tables with one entry per pair of columns, if `ltx_rope.py` has attached them to `cos`.
+
+    `cos` and `sin` have two equal entries per pair. They are returned if nothing is attached, or if a caller has
+    written to them.
+    """
     found = getattr(cos, ONCE, None)
     if found is None or found[0] is not sin:
         return cos, sin
@@ -138,7 +142,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """torch's norms with weights in the dtype of the input."""
+    """Whether the norms are `nn.RMSNorm` with equal eps and with weights in the dtype of the input."""
     norm_q, norm_k = attn.norm_q, attn.norm_k
     return (
         is_exactly(norm_q, nn.RMSNorm)

@@ -1,5 +1,4 @@
-"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py): a stream of video and one of audio, which attend to text
-and to each other."""
+"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py): video and audio tokens attend to text and each other."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-Modulation = tuple[Tensor, Tensor | None]  # a value for each batch or token, and what a table of the block adds to it
+Modulation = tuple[Tensor, Tensor | None]  # a value per batch or token, and the row of a table to add to it
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",
     "video_to_audio_norm",
@@ -25,8 +24,10 @@ NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm
 
 @dataclass
 class Stream:
-    """Tokens with a branch that is not yet added: it is when the next norm is taken, in one kernel where that is
-    modulated."""
+    """Video or audio tokens `x`, with a branch that is not yet added to them.
+
+    The addition is delayed until the next norm, because one kernel computes both.
+    """
 
     x: Tensor
     how: FusedRecipe
@@ -34,12 +35,12 @@ class Stream:
     gate: Modulation | tuple[None, None] = (None, None)
 
     def add(self, branch: Tensor, gate: Modulation | None = None) -> None:
-        """Have `x + gate * branch` for `x`."""
+        """Set `x` to `x + gate * branch`. The addition itself is delayed."""
         self.total()
         self.branch, self.gate = branch, gate or (None, None)
 
     def total(self) -> Tensor:
-        """The tokens, with everything added."""
+        """Add the pending branch and return the tokens."""
         branch, (gate, table) = self.branch, self.gate
         self.branch = None
         if branch is not None and gate is None:
@@ -49,7 +50,10 @@ class Stream:
         return self.x
 
     def normed(self, norm: Any, scale: Modulation | None = None, shift: Modulation | None = None) -> Tensor:
-        """The tokens' norm, modulated; without a scale by 1 + 0, which changes no bit."""
+        """Add the pending branch and return the modulated norm of the tokens.
+
+        Without a `scale`, the kernel multiplies by 1 + 0, which changes no bit.
+        """
         branch, (gate, gate_table) = self.branch, self.gate
         scale, added = scale or (zeros(self.x), None), shift or (None, None)
         options: dict[str, Any] = {
@@ -69,7 +73,10 @@ class Stream:
 
 
 def modulations(table: Tensor, temb: Tensor) -> list[Modulation]:
-    """The rows of a table `[n, D]` with the values `[B, 1, D]` or `[B, S, D]` of an embedding `[B, .., n * D]`."""
+    """Return the `n` modulations of a table `[n, D]` and an embedding `[B, 1 or S, n * D]`, without adding them.
+
+    Each is a pair of a value `[B, 1, D]` or `[B, S, D]` and a row of the table. The kernels add the two.
+    """
     return list(zip(temb.unflatten(-1, (len(table), -1)).unbind(2), table.unbind(0), strict=True))
 
 
@@ -103,7 +110,7 @@ def block(
     perturbation_mask: Tensor | None = None,
     all_perturbed: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`LTX2VideoTransformerBlock.forward`."""
+    """Run `LTX2VideoTransformerBlock.forward`."""
     video, audio = Stream(as_rows(hidden_states), how), Stream(as_rows(audio_hidden_states), how)
     how_to: dict[str, Any] = {"encoder_hidden_states": None}
     if self.perturbed_attn:
@@ -136,7 +143,7 @@ def block(
 
 
 def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor:
-    """The text of a stream, modulated where the model does that."""
+    """Return the text tokens for video or audio, modulated if the model modulates its text."""
     if not self.cross_attn_adaln:
         return text
     table = getattr(self, f"{of}prompt_scale_shift_table")
@@ -150,7 +157,7 @@ def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor
 def attend_to_text(
     self: Any, of: str, stream: Stream, text: Tensor, modulation: list[Modulation], mask: Tensor | None
 ) -> None:
-    """Cross-attention of a stream to its text; with a modulation of the queries, and a gate, in some models."""
+    """Add the cross-attention of video or audio to text. Some models modulate the queries and gate the result."""
     norm = getattr(self, f"{of}norm2")
     shift, scale, gate = modulation or (None, None, None)
     normed, attn = stream.normed(norm, scale, shift), getattr(self, f"{of}attn2")
@@ -166,7 +173,7 @@ def attend_to_each_other(
     a2v_mask: Tensor | None | bool,
     v2a_mask: Tensor | None | bool,
 ) -> None:
-    """Cross-attention between video and audio. A mask that is False: none in that direction."""
+    """Add the cross-attentions between video and audio. A mask that is False disables its direction."""
     names = (
         ("audio_to_video_norm", self.video_a2v_cross_attn_scale_shift_table),
         ("video_to_audio_norm", self.audio_a2v_cross_attn_scale_shift_table),
@@ -206,7 +213,7 @@ def accepts_block(
     *tembs: Any,
     **others: Any,
 ) -> bool:
-    """One dtype, on one device."""
+    """Whether all tokens, embeddings and tables have one dtype and device."""
     tables = (
         self.scale_shift_table,
         self.audio_scale_shift_table,
@@ -219,7 +226,7 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """diffusers' RMSNorms without weights, as in all published models."""
+    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without weights."""
     from diffusers.models.normalization import RMSNorm
 
     for name in NORMS:

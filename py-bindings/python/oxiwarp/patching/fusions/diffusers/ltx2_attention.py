@@ -23,7 +23,7 @@ def attention(
     query_rotary_emb: Tables | None = None,
     key_rotary_emb: Tables | None = None,
 ) -> Tensor:
-    """`LTX2AudioVideoAttnProcessor.__call__`."""
+    """Run `LTX2AudioVideoAttnProcessor.__call__`."""
     source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
     query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
@@ -42,7 +42,7 @@ def perturbed_attention(
     perturbation_mask: Tensor | None = None,
     all_perturbed: Any = None,
 ) -> Tensor:
-    """`LTX2PerturbedAttnProcessor.__call__`, which projects the values first."""
+    """Run `LTX2PerturbedAttnProcessor.__call__`, which computes the values before query and key."""
     source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     value = attn.to_v(source)
     if all_perturbed is None:
@@ -61,14 +61,17 @@ def perturbed_attention(
 def prepared(
     attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Tokens of keys and values, the mask of heads, and the gates of heads, if the model has any."""
+    """Return the tokens for key and value, the mask per head, and the gate per head.
+
+    Mask and gates are None if the call or the model has none.
+    """
     source = x if encoder_hidden_states is None else encoder_hidden_states
     mask = None if mask is None else mask_of_heads(attn, mask, source)
     return source, mask, None if attn.to_gate_logits is None else 2.0 * torch.sigmoid(attn.to_gate_logits(x))
 
 
 def projected(attn: Any, attended: Tensor, gates: Tensor | None) -> Tensor:
-    """The attention's output from its heads."""
+    """Multiply each head by its gate, if there are gates, and compute the output linear."""
     if gates is not None:
         attended = (attended.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
     projected: Tensor = attn.to_out[1](attn.to_out[0](attended))
@@ -78,7 +81,7 @@ def projected(attn: Any, attended: Tensor, gates: Tensor | None) -> Tensor:
 def attend(
     self: Any, how: FusedRecipe, attn: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """The attention itself, `[B, S, heads * D]`."""
+    """Compute the attention of query, key and value, each `[B, S, heads * D]`."""
     query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
     attended: Tensor = dispatched(
         how,
@@ -97,8 +100,11 @@ def attend(
 def turned(
     attn: Any, how: FusedRecipe, query: Tensor, key: Tensor, tables: Tables | None, key_tables: Tables | None
 ) -> tuple[Tensor, Tensor]:
-    """Queries and keys, normalised across heads, then rotated: neighbouring columns before heads are split, or the
-    halves of each head."""
+    """Return query and key, normalised across all heads and then rotated.
+
+    With `rope_type` "split", the two halves of each head form the pairs that are rotated. Otherwise adjacent columns
+    form the pairs, before the columns are split into heads.
+    """
     options: dict[str, Any] = {"eps": attn.norm_q.eps, "mode": how.mode}
     weights = attn.norm_q.weight, attn.norm_k.weight
     if tables is not None and attn.rope_type == "split":
@@ -128,7 +134,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """torch's norms with weights in the dtype of the input, and float32 tables for all tokens."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables `fit`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False
@@ -139,7 +145,7 @@ def accepts(
 
 
 def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
-    """Whether tables are those of `x`'s tokens, in float32 on its device."""
+    """Whether the rotary tables are float32, on the device of `x`, and have a row for each of its tokens."""
     batch, tokens, _ = x.shape
     inner = attn.inner_dim
     shape: tuple[int, ...] = (batch, tokens, inner)
@@ -163,7 +169,7 @@ FUSIONS = (
             ":apply_interleaved_rotary_emb": ("97db520fafe3",),
             ":apply_split_rotary_emb": ("184e275de88b",),
         },
-        exactness="same roundings",  # torch's addcmul, for halves of heads, rounds once what is rounded twice here
+        exactness="same roundings",  # with "split", torch's addcmul rounds once, and the kernel twice
         chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
     ),
     Fusion(

@@ -1,8 +1,9 @@
-"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py), kept for the next step.
+"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py): steps share cached tables.
 
-Its tables follow from the size of the video alone, and making them takes some twenty small kernels before the first
-block. Here the own method makes them, of one video whatever the batch, and the module's last ones are kept. They have
-every angle twice, for a pair: attention reads those of once, an eighth faster (held_rows, 8064 tokens: 112 us for 126).
+The tables depend only on the size of the video. Their computation takes about twenty small kernels before the first
+block of every step. Here the original method computes them for a batch of one, and each module caches its last tables.
+They contain every angle twice, once for each column of a pair. The cache also has the tables `cos[..., ::2]` and
+`sin[..., ::2]`, with every angle once. With these, `qk_norm_rope` takes 112 instead of 126 us for 8064 tokens.
 """
 
 from typing import Any
@@ -32,8 +33,11 @@ def embedding(
     rope_interpolation_scale: tuple[float, float, float] | None = None,
     video_coords: None = None,
 ) -> Tables:
-    """`LTXVideoRotaryPosEmbed.forward`; tables that a batch shares are expanded. Those that somebody has written to are
-    made anew (but for writes past autograd, to `.data` or through NumPy)."""
+    """Run `LTXVideoRotaryPosEmbed.forward`, and expand the cached tables over the batch.
+
+    Tables are computed again if a caller has written to them. Writes to `.data` or through NumPy are not detected,
+    because autograd does not count them.
+    """
     size = num_frames, height, width, rope_interpolation_scale
     device = hidden_states.device
     key = *size, *(getattr(self, name) for name in CONSTANTS), device
@@ -64,7 +68,10 @@ def accepts(
     rope_interpolation_scale: Any = None,
     video_coords: Any = None,
 ) -> bool:
-    """Numbers only, and no hook, which might write to the tables between two calls' checks."""
+    """Whether the tables depend only on numbers, such as the height, and the module has no hooks.
+
+    A hook could write to cached tables.
+    """
     scale = rope_interpolation_scale
     return (
         video_coords is None

@@ -1,4 +1,4 @@
-"""Mochi 1 (diffusers: models/transformers/transformer_mochi.py, its processor in models/attention_processor.py)."""
+"""Mochi 1 (diffusers: models/transformers/transformer_mochi.py and models/attention_processor.py)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")
 CHAINED = ("norm2", "norm3", "norm4"), ("norm2_context", "norm3_context", "norm4_context")
 
-_tokens = WeakTensorKeyDictionary()  # of masks; no copy and no pickle of one has them
+_tokens = WeakTensorKeyDictionary()  # results of `tokens_of`, by mask tensor
 
 
 def block(
@@ -37,7 +37,7 @@ def block(
     encoder_attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`MochiTransformerBlock.forward`; the last block has no second half for the text."""
+    """Run `MochiTransformerBlock.forward`. In the last block, the text tokens have no feed-forward."""
     scale, *rest = self.norm1.linear(self.norm1.silu(temb)).chunk(4, dim=1)
     normed = modulated_rms_norm(hidden_states, scale, self.norm1.norm.eps)
     context = self.norm1_context
@@ -64,7 +64,10 @@ def block(
 def second_half(
     x: Tensor, attended: Tensor, modulations: list[Tensor], feed_forward: Callable[[Tensor], Tensor], eps: float
 ) -> Tensor:
-    """What follows the attention: its norm and gate, the residual, the modulated norm, the feed-forward, the same."""
+    """Run the second half of a block for video or text tokens `x`.
+
+    Add the normalised and gated attention to `x`. Then add the normalised and gated feed-forward of the modulated norm.
+    """
     gate, scale, gate_mlp = modulations
     normed, x = residual_tanh_gated_rms_norm_modulated(x, attended, gate, scale, eps)
     return residual_tanh_gated_rms_norm(x, feed_forward(normed), gate_mlp, eps)
@@ -73,7 +76,7 @@ def second_half(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """One dtype, on one device."""
+    """Whether tokens and time embedding have one dtype and device, and the norms have one eps."""
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
@@ -84,7 +87,7 @@ def accepts_block(
 
 
 def more_than_one_eps(self: Any) -> str | None:
-    """Which norms that a kernel chains have not the same."""
+    """Return a message if norms that one kernel computes have different eps, or None."""
     modules = self._modules
     for names in CHAINED[: 1 if self.context_pre_only else 2]:
         first, *others = [modules[name]._modules["norm"].eps for name in names]
@@ -94,14 +97,17 @@ def more_than_one_eps(self: Any) -> str | None:
 
 
 def fits_block(self: Any) -> str | None:
-    """Mochi's norms, with diffusers' RMSNorm without weight inside, and one eps for those that a kernel chains."""
+    """Return the reason not to replace the block, or None if it has Mochi's norms around RMSNorms without weights.
+
+    Norms that one kernel computes must have the same eps.
+    """
     from diffusers.models.normalization import RMSNorm
     from diffusers.models.transformers import transformer_mochi as source
 
     cls: type
     for name in NORMS:
         norm, cls = getattr(self, name), source.MochiModulatedRMSNorm
-        if norm is None:  # the last block's
+        if norm is None:  # in the last block
             continue
         if name == "norm1_context" and self.context_pre_only:
             norm = norm.norm if is_exactly(norm, source.MochiLayerNormContinuous) else norm
@@ -121,8 +127,11 @@ def attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`MochiAttnProcessor2_0.__call__`. Queries and keys of the image are written where those of the text will join
-    them, unless autograd, a transform or a compiler would have to follow that."""
+    """Run `MochiAttnProcessor2_0.__call__`.
+
+    The kernel writes query and key of the video into tensors that also have room for the text, to save `torch.cat`.
+    With gradients enabled, and under torch.func transforms and torch.compile, `torch.cat` is used instead.
+    """
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
     query, key, value = attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)
     text = [project(encoder_hidden_states) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)]
@@ -159,12 +168,12 @@ def attention(
 
 
 def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
-    """The tokens of each sample that its mask shows.
+    """Return, for each sample, the indices of the text tokens that its mask selects.
 
-    Python waits for the GPU to find their number, so they are kept while the mask is, of which all blocks and steps get
-    the same one, until something is written to it. Writes past autograd are not seen, as no question to the CPU shows
-    them: to `mask.data`, through NumPy or DLPack, by a kernel of another library. A mask of inference mode, which tells
-    of no write, is looked at anew each time.
+    To find their number, Python waits for the GPU. All blocks and steps get the same mask, so the indices are cached
+    until the mask is freed or written to. Writes that autograd does not count are not detected: to `mask.data`, through
+    NumPy or DLPack, or by a kernel of another library. For a mask created in inference mode, autograd counts no write,
+    so its indices are not cached.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
@@ -173,7 +182,7 @@ def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
 
 
 def find_tokens(mask: Tensor) -> tuple[Tensor, ...]:
-    """As `tokens_of`, anew."""
+    """Compute the result of `tokens_of` without the cache."""
     return tuple(torch.nonzero(of_sample.flatten(), as_tuple=False).flatten() for of_sample in mask)
 
 
@@ -185,7 +194,10 @@ def accepts_attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Mochi's norms with weights in the dtype of the input; tables for each head in float32, which are not trained."""
+    """Whether the norms are Mochi's RMSNorms with weights in the dtype of the input.
+
+    The rotary tables must be float32, have an entry per head, and not require a gradient.
+    """
     from diffusers.models.normalization import MochiRMSNorm
 
     norms = attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k
@@ -238,7 +250,7 @@ FUSIONS = (
             "norm_q, norm_k, rotary embedding: qk_norm_rope",
             "norm_added_q, norm_added_k: qk_norm_rope",
         ),
-        # In float32 the model's result has other bits on an H200; why is not known.
+        # In float32 on an H200, the result differs from the original method's result. The reason is unknown.
         exactness={"exact": "bit-exact in 16 bits", "fast": "one rounding"},
     ),
 )

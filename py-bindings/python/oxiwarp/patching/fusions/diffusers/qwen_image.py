@@ -27,7 +27,7 @@ def block(
     joint_attention_kwargs: dict[str, Any] | None = None,
     modulate_index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`QwenImageTransformerBlock.forward`."""
+    """Run `QwenImageTransformerBlock.forward`."""
     first, second = self.img_mod(temb).chunk(2, dim=-1)
     of_text, of_text_mlp = self.txt_mod(temb.chunk(2)[0] if self.zero_cond_t else temb).chunk(2, dim=-1)
     shift, scale, gate = by_token(first, modulate_index)
@@ -53,10 +53,10 @@ def block(
 
 
 def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Shift, scale and gate `[B, 1, D]` of a modulation `[B, 3 D]`.
+    """Split a modulation `[B, 3 D]` into shift, scale and gate, each `[B, 1, D]`.
 
-    With an index `[B, S]` they are `[B, S, D]`, of a modulation `[2 B, 3 D]`: a token's is in the first half of the
-    batches where its index is 0, otherwise in the second.
+    With an `index` `[B, S]`, the modulation is `[2 B, 3 D]` and the results are `[B, S, D]`. Tokens with index 0 use
+    the first `B` rows of the modulation. All other tokens use the last `B` rows.
     """
     modulation = modulation.unsqueeze(1)
     if index is not None:
@@ -74,12 +74,12 @@ def accepts_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Two streams of tokens and an embedding of one dtype."""
+    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms without weights, as in all published models."""
+    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
     return affine_norm(self, *NORMS)
 
 
@@ -93,7 +93,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`QwenDoubleStreamAttnProcessor2_0.__call__`."""
+    """Run `QwenDoubleStreamAttnProcessor2_0.__call__`."""
     if encoder_hidden_states_mask is not None:
         everywhere = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
         attention_mask = torch.cat([encoder_hidden_states_mask, everywhere], dim=1)[:, None, None, :]
@@ -137,7 +137,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """diffusers' RMSNorms with weights in the dtype of the input, and complex tables for the tokens of each stream."""
+    """Whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+
+    The rotary tables must be complex64, with one row per image token and one row per text token.
+    """
     from diffusers.models.normalization import RMSNorm
 
     if encoder_hidden_states is None or attention_mask is not None:

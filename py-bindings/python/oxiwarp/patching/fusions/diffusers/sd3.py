@@ -23,7 +23,7 @@ def block(
     temb: Tensor,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """`JointTransformerBlock.forward`."""
+    """Run `JointTransformerBlock.forward`."""
     options = joint_attention_kwargs or {}
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     if self.context_pre_only:
@@ -47,7 +47,7 @@ def block(
 
 
 def in_chunks(self: Any, feed_forward: Any) -> Any:
-    """The feed-forward, in chunks where the block was told so."""
+    """Return the feed-forward, or a function that runs it in chunks of tokens if the block has a chunk size."""
     if self._chunk_size is None:
         return feed_forward
     from diffusers.models.attention import _chunked_feed_forward
@@ -58,29 +58,29 @@ def in_chunks(self: Any, feed_forward: Any) -> Any:
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Two streams of tokens and an embedding of one dtype."""
+    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
-    """LayerNorms without weights before the feed-forwards, as in all published models."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
     return affine_norm(self, *(["norm2"] if self.norm2_context is None else ["norm2", "norm2_context"]))
 
 
 def single_block(self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor) -> Tensor:
-    """`SD3SingleTransformerBlock.forward`."""
+    """Run `SD3SingleTransformerBlock.forward`."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None)
     return after_attention(hidden_states, attended, modulation, self.norm2, self.ff, how)
 
 
 def accepts_single_block(self: Any, hidden_states: Tensor, temb: Tensor) -> bool:
-    """One stream of tokens and an embedding of one dtype."""
+    """Whether tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states)
 
 
 def fits_single_block(self: Any) -> str | None:
-    """As `fits_block`."""
+    """Return the reason not to replace the block, or None if the norm before the feed-forward has no weight."""
     return affine_norm(self, "norm2")
 
 
@@ -94,7 +94,7 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`JointAttnProcessor2_0.__call__`. Queries, keys and values lie in memory as they do there."""
+    """Run `JointAttnProcessor2_0.__call__`. Query, key and value have the same memory layout as in diffusers."""
     heads = (attn.heads, -1)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     if encoder_hidden_states is None:
@@ -133,7 +133,10 @@ def accepts_attention(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """diffusers' RMSNorms (3.5; 3 has none, and nothing to fuse) with weights in the dtype of the input."""
+    """Whether the norms of query and key are diffusers' RMSNorms with weights in the dtype of the input.
+
+    Stable Diffusion 3.5 has these norms. Version 3 has none, so there is nothing to fuse.
+    """
     from diffusers.models.normalization import RMSNorm
 
     norms = [(attn.norm_q, attn.norm_k)]

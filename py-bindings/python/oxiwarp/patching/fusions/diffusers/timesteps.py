@@ -1,7 +1,7 @@
-"""The sinusoidal embedding of a timestep (diffusers: models/embeddings.py), in half as many kernels.
+"""The sinusoidal embedding of a timestep (diffusers: models/embeddings.py), computed with half as many kernels.
 
-Every step begins with it, while the GPU waits. Its frequencies, which follow from its width, are made once, and cosines
-and sines are put beside each other in their order.
+Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on the width of the
+embedding, so they are cached. Cosines and sines are concatenated directly in the order that the model uses.
 """
 
 import math
@@ -19,7 +19,7 @@ MAX_PERIOD = 10000
 
 
 def embedding(self: Any, how: FusedRecipe, timesteps: Tensor) -> Tensor:
-    """`Timesteps.forward`."""
+    """Run `Timesteps.forward`."""
     count, shift = self.num_channels // 2, self.downscale_freq_shift
     angles = timesteps[:, None].float() * frequencies(count, shift, timesteps.device)
     if self.scale != 1:
@@ -30,13 +30,13 @@ def embedding(self: Any, how: FusedRecipe, timesteps: Tensor) -> Tensor:
 
 @kept
 def frequencies(count: int, shift: float, device: torch.device) -> Tensor:
-    """`get_timestep_embedding`'s, `[1, count]`."""
+    """Return the frequencies of diffusers' `get_timestep_embedding`, `[1, count]`."""
     exponent = -math.log(MAX_PERIOD) * torch.arange(0, count, dtype=torch.float32, device=device)
     return torch.exp(exponent / (count - shift))[None]
 
 
 def accepts(self: Any, timesteps: Tensor) -> bool:
-    """An even width."""
+    """Whether the timesteps are a plain 1-D tensor and the width of the embedding is even."""
     return type(timesteps) is Tensor and timesteps.dim() == 1 and self.num_channels % 2 == 0
 
 

@@ -1,7 +1,7 @@
 """Wan 2.1 and 2.2, with VACE, Animate and ChronoEdit (diffusers: models/transformers/transformer_wan*.py).
 
-The blocks compute in float32 between their casts to the dtype of the stream, whatever the mode: a modulation is
-`scale_shift_table + temb.float()`.
+The modulations are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute in float32 and
+cast only the results, and the fused blocks do the same in both modes.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,12 @@ WAN = "diffusers.models.transformers.transformer_wan"
 
 
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """The six modulations in float32, `[B, 1, N]`. Where each token has its own (Wan 2.2 5B) they would take
-    twelve times the memory of a 16-bit stream: then those of `temb` and of the table, which the kernels add."""
+    """Return the six modulations in float32, `[B, 1, N]`, and no tables.
+
+    In Wan 2.2 5B, `temb` is 4-D, because each token has its own modulations. In float32, these would need twelve times
+    the memory of 16-bit hidden states. For a 4-D `temb`, the function therefore returns the values of `temb` and the
+    rows of the table, and the kernels add them.
+    """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:
         return temb.unbind(2), table[0].unbind(0)
@@ -38,7 +42,7 @@ def block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> Tensor:
-    """`WanTransformerBlock.forward`."""
+    """Run `WanTransformerBlock.forward`."""
     hidden_states = as_rows(hidden_states)
     values, tables = modulations(self, temb)
     shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = values
@@ -77,7 +81,7 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """All on one device; a modulation for each token in the stream's dtype or float32."""
+    """Whether all operands are on one device. Modulations per token must be float32 or have the dtype of the input."""
     return (
         hidden_states.dim() == 3
         and (temb.dim() == 3 or (temb.dim() == 4 and temb.dtype in (hidden_states.dtype, torch.float32)))
@@ -86,7 +90,10 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """The norms of the published models: FP32LayerNorm, with parameters before the cross-attention alone."""
+    """Return the reason not to replace the block, or None if its norms are FP32LayerNorms as in the published models.
+
+    Only norm2, before the cross-attention, may have parameters.
+    """
     from diffusers.models.normalization import FP32LayerNorm
 
     plain = self.norm1, self.norm3
@@ -105,7 +112,7 @@ def vace_block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> tuple[Tensor | None, Tensor]:
-    """`WanVACETransformerBlock.forward`: a block of another stream, with projections before and after it."""
+    """Run `WanVACETransformerBlock.forward`: a Wan block for the control tokens, with linears before and after it."""
     if self.proj_in is not None:
         control_hidden_states = self.proj_in(control_hidden_states) + hidden_states
     control_hidden_states = block(self, how, control_hidden_states, encoder_hidden_states, temb, rotary_emb)
@@ -122,7 +129,7 @@ def accepts_vace_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """As for a block, and both streams of one dtype."""
+    """Whether `accepts_block` accepts the control tokens, and these have the dtype of the hidden states."""
     return (
         temb.dim() == 3
         and same_dtype(hidden_states, control_hidden_states)
@@ -139,16 +146,16 @@ def attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """`WanAttnProcessor.__call__`."""
+    """Run `WanAttnProcessor.__call__`."""
     from diffusers.models.transformers.transformer_wan import _get_added_kv_projections, _get_qkv_projections
 
     options: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False, "backend": self._attention_backend}
     image = None
     if attn.add_k_proj is not None:
         assert encoder_hidden_states is not None
-        image_length = encoder_hidden_states.shape[1] - 512  # what remains are the text encoder's tokens
+        image_length = encoder_hidden_states.shape[1] - 512  # the last 512 are text tokens
         image, encoder_hidden_states = encoder_hidden_states[:, :image_length], encoder_hidden_states[:, image_length:]
-    source: Any = encoder_hidden_states  # or None, of which diffusers' annotation does not know
+    source: Any = encoder_hidden_states  # may be None, unlike in diffusers' annotation
     query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:
@@ -183,7 +190,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """torch's norms with weights in the dtype of the input; tables that all heads share."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and heads share the rotary tables."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
@@ -237,10 +244,11 @@ FUSIONS = (
         skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
-            # Its tables repeat each angle: the processor reads one of the two, the kernel both.
+            # The rotary tables contain each angle twice, for the two columns of a pair. The processor reads
+            # only one of the two values, but the kernel reads both. So the source of the tables matters.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
-            # Those of transformer_wan are called.
+            # The fused method calls these functions of transformer_wan.
             ":_get_qkv_projections": ("bb8fc93a1749",),
             ":_get_added_kv_projections": ("65b00b986d05",),
         },

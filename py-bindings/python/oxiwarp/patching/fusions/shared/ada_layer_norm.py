@@ -84,7 +84,7 @@ def accepts_zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> bool:
-    """Whether `x` and the embedding have the same dtype. `hidden_dtype` is that of a computed embedding."""
+    """Whether `x` and the embedding have the same dtype. An embedding that the module computes has `hidden_dtype`."""
     dtype = hidden_dtype if emb is None else emb.dtype
     return dtype == x.dtype and accepts(self, x)
 
@@ -95,18 +95,18 @@ def accepts_emb(self: Any, hidden_states: Tensor, emb: Tensor | None = None) -> 
 
 
 def accepts_single(self: Any, x: Tensor, emb: Tensor | None = None) -> bool:
-    """Whether `accepts_emb`. The first argument has another name in this class."""
+    """Return `accepts_emb(self, x, emb)`. `AdaLayerNormZeroSingle` names its first argument `x`."""
     return accepts_emb(self, x, emb)
 
 
 def fits(self: Any) -> str | None:
-    """Return a reason unless the norm is torch's LayerNorm."""
+    """Return the reason not to replace the module, or None if its norm is torch's LayerNorm."""
     cls = base_of(self.norm)
     return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 
 
 def fusion(name: str, cls: str, run: Any, accepts: Any, known: str, chain: str = ONCE) -> Fusion:
-    """Create the fusion of one of these classes, with the fingerprint `known` of its forward."""
+    """Create the fusion for diffusers' class `cls`. `known` is the fingerprint (source hash) of its forward."""
     return Fusion(
         name=f"ada_layer_norm.{name}",
         classes=(f"{MODULE}.{cls}",),

@@ -16,13 +16,13 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
-ALIGNED = 128  # in 16-bit elements; cuBLASLt's choice of a kernel needs no more
+ALIGNED = 128  # 16-bit elements; a larger alignment does not change cuBLASLt's choice of a kernel
 PART = "_oxiwarp_part"
 """Tensor attribute for torch.compile: the tensor from which `apart` split this one, and the index of the part."""
 
 
 class Stream(NamedTuple):
-    """Query and key `[B, S, heads, D]` of one kind of tokens, with their norms and rotary tables."""
+    """Query and key `[B, S, heads, D]` of the text tokens or the image tokens, with their norms and rotary tables."""
 
     query: Tensor
     key: Tensor
@@ -37,10 +37,10 @@ class Stream(NamedTuple):
 def queries_and_keys(
     streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return normalised and rotated query and key of all streams, concatenated along the tokens.
+    """Return normalised and rotated query and key of all streams (text, image), concatenated along the tokens.
 
-    Each stream is written directly into its part of the result, which saves the concatenation. Autograd and transforms
-    get a real concatenation.
+    The kernel for a stream writes directly into its part of the result, which saves `torch.cat`. Only under autograd
+    and torch.func transforms, `torch.cat` concatenates the streams.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -59,7 +59,7 @@ def queries_and_keys(
 
 
 def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
-    """Return the normalised and rotated query and key of one stream, written to `out` if it is given."""
+    """Return the normalised and rotated query and key of one stream (text or image), written to `out` if given."""
     query, key, norm_q, norm_k, cos, sin, offset = stream
     norms = (
         {"norm": None}
@@ -112,7 +112,9 @@ def after_attention(
     how: FusedRecipe,
     clip: bool = False,
 ) -> Tensor:
-    """Run the second half of a block for one stream: gated residual, modulated norm, feed-forward, gated residual.
+    """Run the second half of a block for text or image tokens `x`.
+
+    The second half is a gated residual, a modulated norm, the feed-forward and another gated residual.
 
     `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each has shape `[B, D]`
     or `[B, S, D]`.
@@ -123,7 +125,10 @@ def after_attention(
 
 
 def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
-    """Whether all streams are `[B, S, D]` with the dtype and device of `temb`, and `temb` has a rank in `dims`."""
+    """Whether all token tensors are `[B, S, D]` with dtype and device of the time embedding `temb`.
+
+    The rank of `temb` must be in `dims`.
+    """
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
     )
@@ -132,8 +137,8 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
     """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if unsupported.
 
-    Each matrix multiplication writes its part of the result. The bits equal those of the linears, because each part is
-    aligned to `ALIGNED` elements, as far as cuBLASLt distinguishes alignments.
+    Each matrix multiplication writes directly into its part of the result. Each part starts at a multiple of `ALIGNED`
+    elements. So cuBLASLt chooses the same kernel as for a separate linear, and the bits are equal.
     """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
@@ -165,7 +170,8 @@ write_product = define_in_place(
 def joined(first: Tensor, second: Tensor) -> Tensor:
     """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split both from one tensor.
 
-    Single-stream blocks take and return two tensors. So one block concatenates what the previous block has split.
+    Single-stream blocks take and return text and image tokens as two tensors. So each block concatenates the two
+    tensors that the previous block has split.
     """
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)
@@ -189,7 +195,8 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
 def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
     """Split `both` after `tokens` tokens.
 
-    torch.compile cannot compare the addresses of tensors. There, each part gets the attribute `PART` for `joined`.
+    Under torch.compile, `joined` cannot compare the addresses of tensors. So each part gets the attribute `PART`, which
+    refers to `both`.
     """
     parts = both[:, :tokens], both[:, tokens:]
     if torch.compiler.is_compiling():
@@ -199,7 +206,7 @@ def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
 
 
 def affine_norm(block: Any, *names: str) -> str | None:
-    """Return a reason unless the named norms are LayerNorms without weight and bias."""
+    """Return the reason not to replace the block, or None if the named norms are LayerNorms without weight and bias."""
     for name in names:
         part = getattr(block, name)
         if base_of(part) is not nn.LayerNorm or part.weight is not None or part.bias is not None:

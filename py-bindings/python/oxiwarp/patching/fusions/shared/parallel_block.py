@@ -1,4 +1,8 @@
-"""Attention and feed-forward of a block of one stream, side by side for the projection that they share."""
+"""Computes attention and feed-forward of a parallel block, such as Flux's single-stream block.
+
+The block computes `project(torch.cat([attention(x), activation(expand(x))], 2))`. The functions here write both results
+directly into the concatenated tensor, or compute the projection without this tensor.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,14 +29,20 @@ CHUNK = torch.complex128
 
 
 def copy_chunks(y: Tensor, x: Tensor) -> None:
-    """`y.copy_(x)`. Between tensors that are not contiguous torch copies an element at a time: here it has 16 bytes."""
+    """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
+
+    torch copies tensors that are not contiguous one element at a time. As `complex128`, one element has 16 bytes.
+    """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
     y.copy_(x)
 
 
 def in_chunks(x: Tensor) -> bool:
-    """Whether every row is aligned to 16 bytes and whole numbers of them long, in memory that can be looked at."""
+    """Whether each row of `x` is aligned to 16 bytes and a multiple of 16 bytes long.
+
+    The result is False for tensor subclasses, which may have no address.
+    """
     if type(x) is not Tensor or x.stride(-1) != 1:
         return False
     sizes = (x.shape[-1], *x.stride()[:-1], x.storage_offset())
@@ -47,10 +57,10 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """Memory for an attention `[B, S, columns]` and, after its columns, those of a feed-forward.
+    """Memory `[B, S, columns]` for the result of an attention, followed by the columns of a feed-forward.
 
-    It is allocated when the attention asks for its columns. A rank of tensor parallelism has only a part of the heads,
-    so the width of the tokens does not tell how many columns there are.
+    The memory is allocated when the attention calls `columns` or `heads`. The number of its columns is not known
+    earlier, because a rank of tensor parallelism computes only some of the heads.
     """
 
     def __init__(self, projected: Tensor, others: int) -> None:
@@ -59,7 +69,7 @@ class Place:
         self.first: Tensor | None = None
 
     def columns(self, count: int) -> Tensor:
-        """The first `count` columns, for the attention."""
+        """Return the first `count` columns, into which the attention is written. Allocate the memory if necessary."""
         if self.first is None or self.first.shape[2] != count:
             batch, tokens, _ = self.projected.shape
             self.both = self.projected.new_empty(batch, tokens, count + self.others)
@@ -67,7 +77,10 @@ class Place:
         return self.first
 
     def heads(self, query: Tensor) -> Tensor | None:
-        """The attention's columns as heads, `[B, S, H, D]` as `query`; None if its result does not fit there."""
+        """Return the attention's columns in the shape of `query`, `[B, S, H, D]`.
+
+        Return None if `query` has another dtype, batch or number of tokens than the feed-forward.
+        """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
         return self.columns(query.shape[2] * query.shape[3]).unflatten(2, query.shape[2:])
@@ -78,10 +91,11 @@ Attend = Callable[[Place | None], Tensor]
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
-    """`project(torch.cat([attention, activation(expand(x))], 2))`; the activation is called before the attention.
+    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
 
-    In mode "fast" a GELU is part of the product before it, and the projection is two products, each of one branch's
-    columns: nothing is put side by side.
+    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if both linears are unmodified. The
+    projection is then the sum of two matrix multiplications, one for the attention and one for the feed-forward. So
+    nothing is concatenated.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -97,7 +111,10 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
 
 
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
-    """A linear of two tensors side by side. The sum over the first's columns is rounded before the second's join it."""
+    """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
+
+    The product of `attended` and its weights is rounded before the product of `inner` is added.
+    """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
     add_product(y, inner.reshape(-1, inner.shape[-1]), weight[first:])
@@ -105,8 +122,10 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 
 
 def writes_beside(projected: Tensor) -> bool:
-    """Whether an operator may write the activation of this to a part of another tensor. Autograd and transforms need
-    the copy of a concatenation."""
+    """Whether an operator may write the activation of `projected` into a part of a larger tensor.
+
+    Under autograd and torch.func transforms it may not, because they need a real `torch.cat`.
+    """
     if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
         return False
     return not needs_grad(projected) and may_write(projected)
@@ -115,10 +134,10 @@ def writes_beside(projected: Tensor) -> bool:
 def side_by_side(
     attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
 ) -> Tensor:
-    """`torch.cat([attention, op(projected)], 2)` for a `projected` that `writes_beside` takes.
+    """Compute `torch.cat([attention, op(projected)], 2)`. The caller must have checked `writes_beside(projected)`.
 
-    `op` is an operator for an activation, which leaves `1 / share` of the columns. It writes where the concatenation
-    would copy to, and `oxiwarp.attention` does.
+    `op` is an activation operator. Its result has `1 / share` of the columns of `projected`. `op` and
+    `oxiwarp.attention` write directly into the result. Any other attention is copied into it.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
@@ -133,14 +152,20 @@ def side_by_side(
 
 
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
-    """Have an attention of `x` write to `out`: if its result is that of one call of our processor, and nobody else's to
-    keep or to change."""
+    """Store `out` as an attribute of `x`, so that the attention of `x` writes its result there.
+
+    This is done only if `patch` replaced the processor and the attention module has no hooks. A hook could change or
+    keep the result.
+    """
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Where to write an attention of `x`; another of the same tokens has a tensor of its own."""
+    """Return the `Place` into which the attention of `x` must write, or None, and remove it from `x`.
+
+    A second attention of `x` then allocates its result.
+    """
     out = getattr(x, PLACE, None)
     if out is not None:
         setattr(x, PLACE, None)
@@ -148,14 +173,14 @@ def take_place(x: Tensor) -> Place | None:
 
 
 def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
-    """Our operator for a module that is torch's GELU, if it is that."""
+    """Return the oxiwarp operator for an `nn.GELU` without hooks, or None for any other module."""
     if type(activation) is not nn.GELU or hooked(activation):
         return None
     return gelu_tanh if activation.approximate == "tanh" else gelu
 
 
 def is_tanh(activation: Any) -> bool:
-    """Whether a module is torch's GELU by the hyperbolic tangent, which a product of cuBLASLt has in its epilogue."""
+    """Whether `activation` is torch's GELU with the tanh approximation, which cuBLASLt can compute in its epilogue."""
     return gelu_of(activation) is gelu_tanh
 
 

@@ -1,5 +1,7 @@
-"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and every other model whose layers have
-the same source, which transformers copies from model to model."""
+"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their layers.
+
+transformers copies code from model to model. So the layers of many other models have the same source.
+"""
 
 from typing import Any
 
@@ -19,7 +21,11 @@ GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTa
 
 
 def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
-    """`LlamaMLP.forward`; on rows of so many `tokens` where `direct()`."""
+    """Run `LlamaMLP.forward`.
+
+    If `tokens` is `(batch, tokens)`, `x` is `[batch * tokens, columns]`. The caller must then have checked `direct()`:
+    eager mode, no gradients, no global hooks.
+    """
     modules, call = self._modules, linear if direct() else called
     gated = GATED[type(modules["act_fn"]).__name__]
     y = gated(call(modules["gate_proj"], x, tokens), call(modules["up_proj"], x, tokens), mode=how.mode)
@@ -27,25 +33,25 @@ def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None =
 
 
 def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """`Phi3MLP.forward`."""
+    """Run `Phi3MLP.forward`."""
     gated = GATED[type(self.activation_fn).__name__]
     return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))
 
 
 def gates(self: Any) -> str | None:
-    """An activation that has a kernel."""
+    """Return the reason not to replace the MLP, or None if its activation has a kernel."""
     name = type(self.act_fn if hasattr(self, "act_fn") else self.activation_fn).__name__
     return None if name in GATED else f"its activation is {name}"
 
 
 def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """The same of a call: it may be another by now."""
+    """Whether the activation has a kernel at the time of a call. It may have changed since `patch`."""
     modules = self._modules
     return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
 
 
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
+    """Run `LlamaDecoderLayer.forward`, or Phi-3's version of it, which also has dropouts."""
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
@@ -56,7 +62,10 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 
 
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
-    """The layer of these modules where `direct()`."""
+    """Run the layer with these submodules on `[batch * tokens, columns]`.
+
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    """
     batch, tokens, columns = hidden_states.shape
     sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
     normed = norm(modules["input_layernorm"], rows, sizes)
@@ -73,7 +82,10 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
-    """A layer's attention of rows where `direct()`."""
+    """Run the attention of a layer on `x` of shape `[batch * tokens, columns]`.
+
+    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    """
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
         return rows_of(module(hidden_states=x.unflatten(0, sizes), **options)[0], sizes)
@@ -81,12 +93,15 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
 
 
 def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
-    """The rows of what a module gave for so many batches and tokens; a hook may have left one of either."""
+    """Return the result `y` of a module as `[batch * tokens, columns]`, for `sizes = (batch, tokens)`.
+
+    A hook may have reduced batch or tokens to 1. Such a result is expanded.
+    """
     return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`Gemma3DecoderLayer.forward`: a norm before and after both halves."""
+    """Run `Gemma3DecoderLayer.forward`, which has norms before and after the attention and the MLP."""
     attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
@@ -97,18 +112,24 @@ LAYER_ARGUMENTS = ("attention_mask", "position_ids", "past_key_values", "use_cac
 
 
 def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A layer's arguments after the first, by name, as it hands them to its attention."""
+    """Return the arguments of a layer after the first one, by name. The layer passes them to its attention."""
     return {**dict(zip(LAYER_ARGUMENTS, args, strict=False)), **kwargs} if args else kwargs
 
 
 def dropped(self: Any, name: str, x: Tensor) -> Tensor:
-    """`x` after the dropout of this name, if the layer has it; `getattr` of what a module lacks takes a microsecond."""
+    """Apply the dropout `name` to `x`, if the layer has this dropout.
+
+    `getattr` for an attribute that a module lacks takes a microsecond, so this function reads `_modules`.
+    """
     dropout = self._modules.get(name)
     return x if dropout is None else dropout(x)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
-    """`norm(x + residual)` in the module's roundings, and the sum. A hook or an adapter may give `x` another dtype."""
+    """Return `norm(x + residual)`, rounded as the module rounds it, and the sum `x + residual`.
+
+    A hook or an adapter may give `x` another dtype than `residual`. Then torch computes the sum and calls the module.
+    """
     formula = formula_of(norm, x)
     if formula is None or x.dtype != residual.dtype:
         total = residual + x
@@ -120,27 +141,30 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
 
 
 def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """A norm after the attention that is replaced too."""
+    """Whether `patch` replaced the norm after the attention by a kernel for the dtype of `hidden_states`."""
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 
 def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """The norm before the MLP is replaced too; only the first argument may come without a name."""
+    """Whether `patch` replaced the norm before the MLP, and all arguments after the first are passed by name."""
     return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
 
 
 def fits_layer(self: Any) -> str | None:
-    """An RMSNorm after the attention: Starcoder 2 has LayerNorms in a layer that is Llama's word for word."""
+    """Return the reason not to replace the layer, or None if the norm after the attention is an RMSNorm.
+
+    For example, Starcoder 2's layer has exactly the source of Llama's layer, but contains LayerNorms.
+    """
     return not_rms("post_attention_layernorm", self.post_attention_layernorm)
 
 
 def fits_sandwich(self: Any) -> str | None:
-    """The same before the MLP."""
+    """Return the reason not to replace the layer, or None if the norm before the MLP is an RMSNorm."""
     return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
 
 
 def not_rms(name: str, norm: Any) -> str | None:
-    """Why this norm, replaced or not, will be none for `formula_of`."""
+    """Return why `formula_of` cannot return a formula for this norm, or None if it is an RMSNorm with a weight."""
     if not is_candidate(norm):
         return f"its {name} is of class {base_of(norm).__name__}"
     return None if "weight" in norm._parameters else f"its {name} has no weight of its own"

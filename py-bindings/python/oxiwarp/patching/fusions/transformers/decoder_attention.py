@@ -1,4 +1,4 @@
-"""Attention of transformers' decoders: that of all layers in `decoder.py`, and of others with the same source."""
+"""Attention of transformers' decoders: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy it."""
 
 import sys
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from ..core.recipe import FusedRecipe
 from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
-SDPA = ("d6c8021e82de",)  # `sdpa_attention_forward` of transformers
-HANDED_ON = {"position_ids", "use_cache"}  # what a layer gives its attention, and no attention looks at
+SDPA = ("d6c8021e82de",)  # fingerprint of `sdpa_attention_forward` of transformers
+HANDED_ON = {"position_ids", "use_cache"}  # a layer passes them to its attention, which ignores them
 
 
 def own_window(self: Any) -> int | None:
-    """The window of this layer."""
+    """Return the sliding window of this layer."""
     return self.sliding_window
 
 
 def models_window(self: Any) -> int | None:
-    """That of all layers."""
+    """Return the sliding window that all layers of the model share."""
     return getattr(self.config, "sliding_window", None)
 
 
-# What a forward hands to the attention besides the usual, by its fingerprint: classes of other names have it,
-# too.
+# Additional arguments that an attention module's forward passes to the attention function, by the fingerprint
+# (source hash) of the forward. Other models than those named here may have the same forward.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "7818b08f0bc1": {},  # Llama, Gemma, Granite
+    "7818b08f0bc1": {},  # models with this forward: Llama, Gemma, Granite
     "80c074687dd5": {"sliding_window": models_window},  # Mistral, Mixtral
     "98180a6c232f": {"sliding_window": own_window},  # Qwen 2
     "b1270ad83a92": {"sliding_window": own_window},  # Qwen 3
@@ -47,7 +47,7 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """`LlamaAttention.forward`, and what the others have besides: norms of queries and keys, a window, a soft cap."""
+    """Run `LlamaAttention.forward`, or another model's version with norms of query and key, a window or a soft cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -63,11 +63,15 @@ def attention_of(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Any]:
-    """`x` are tokens or, with `linear` as `call`, rows; `sizes` is how many batches and tokens."""
+    """Run the attention. Return its output and, if the attention function returns them, the attention weights.
+
+    `call` runs a linear module. `x` is `[batch, tokens, columns]`, or `[batch * tokens, columns]` if `call` is
+    `direct_calls.linear`. `sizes` is `(batch, tokens)`.
+    """
     assert position_embeddings is not None, "accepts() asked for it"
     (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules
     of, one = sizes if x.dim() == 2 else None, tokens == 1
-    # Of one token, heads first and tokens first are the same.
+    # With one token, `[B, H, 1, D]` and `[B, 1, H, D]` have the same order in memory.
     shape = (batch, -1, 1, self.head_dim) if one else (batch, tokens, -1, self.head_dim)
     query, key, value = [y.view(shape) for y in projections(self, x, of, call)]
     options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)
@@ -95,7 +99,7 @@ def attention_of(
 
 
 def interface_of(self: Any) -> Callable[..., Any]:
-    """The attention that the model's configuration names."""
+    """Return the attention function that the model's configuration names."""
     module = sys.modules[getattr(type(self), MODULE)]
     return module.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, module.eager_attention_forward
@@ -103,9 +107,9 @@ def interface_of(self: Any) -> Callable[..., Any]:
 
 
 def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a query that sees all keys is one call of SDPA: transformers' function for it does nothing else here.
+    """Whether transformers' attention function would only call SDPA, for one query that attends to all keys.
 
-    A configuration's attributes are looked up in Python, some microseconds each: this one as it is kept.
+    The lookup of a configuration's attribute takes some microseconds in Python, so this function reads `__dict__`.
     """
     kept = object.__getattribute__(self.config, "__dict__")
     if kept.get("_attn_implementation_internal") != "sdpa" or self.training or self.head_dim > 256:
@@ -113,13 +117,13 @@ def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
     for name in kwargs:
         if name not in HANDED_ON:
             return False
-    if "softcap" in BESIDES[getattr(type(self), SOURCE)]:  # which that function refuses
+    if "softcap" in BESIDES[getattr(type(self), SOURCE)]:  # transformers' SDPA function rejects a soft cap
         return False
     return fingerprint(sys.modules[getattr(type(self), MODULE)].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
 
 
 def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
-    """Queries, keys and values, `[..., heads * head_dim]`."""
+    """Return query, key and value, each of shape `[..., heads * head_dim]`."""
     modules = self._modules
     if "qkv_proj" not in modules:
         return call(modules["q_proj"], x, of), call(modules["k_proj"], x, of), call(modules["v_proj"], x, of)
@@ -129,7 +133,7 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """How an RMSNorm that `patch` replaced computes, or None."""
+    """Return the rounding formula of an RMSNorm that `patch` replaced, or None if it has none for the dtype of `x`."""
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
     if type(recipe) is not NormRecipe or weight is None:
         return None
@@ -138,13 +142,19 @@ def formula_of(norm: Any, x: Tensor) -> Formula | None:
 
 
 def llama_norms(self: Any, query: Tensor) -> bool:
-    """Whether queries and keys have norms that round as Llama's and can be taken together with the rotation."""
+    """Whether one kernel can compute the norms of query and key together with the rotation.
+
+    Both norms must exist, must round as Llama's RMSNorm does, and must have no hooks.
+    """
     norms = self._modules.get("q_norm"), self._modules.get("k_norm")
     return norms[0] is not None and is_llama(norms[0], query) and is_llama(norms[1], query)
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
-    """Whether a norm rounds before its weight multiplies (in float32 that is no rounding), and may be skipped."""
+    """Whether the norm rounds before it multiplies by its weight, and may be computed without a call of the module.
+
+    In float32, this rounding changes nothing, so every float32 norm rounds in this way.
+    """
     formula = formula_of(norm, x)
     if formula is None or formula.weight_offset != 0 or norm._parameters["weight"].dtype != x.dtype:
         return False
@@ -152,12 +162,12 @@ def is_llama(norm: Any, x: Tensor) -> bool:
 
 
 def particulars(self: Any) -> dict[str, Any]:
-    """What this source hands to the attention besides the usual."""
+    """Return the additional arguments (`BESIDES`) that the module's forward passes to the attention function."""
     return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
 
 
 def has_angles(x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> bool:
-    """Angles for each token in the dtype of the input."""
+    """Whether there are rotary cosines and sines for each token, in the dtype of `x`."""
     return position_embeddings is not None and position_embeddings[0].dim() == 3 and same_dtype(x, *position_embeddings)
 
 
@@ -168,7 +178,7 @@ def accepts_attention(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Tokens, and angles for each."""
+    """Whether the input is `[batch, tokens, columns]` and has rotary cosines and sines for each token."""
     return hidden_states.dim() == 3 and has_angles(hidden_states, position_embeddings)
 
 

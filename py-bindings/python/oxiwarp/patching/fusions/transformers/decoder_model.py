@@ -1,8 +1,9 @@
-"""Masks of transformers' decoders: none where attention is causal and nothing else.
+"""Masks of transformers' decoders: the model creates no mask tensor if the mask is only causal.
 
-Attention has fast kernels for a causal mask that goes without saying, and for a query that sees all keys, and none for
-one that is written out. In eager torch transformers leaves such a mask out, after a look at the positions that waits
-for the GPU; under torch.compile it does so from torch 2.14 on. Here the arguments alone tell.
+Attention kernels are faster with `is_causal=True` or without a mask than with a mask tensor. In eager mode,
+transformers omits a causal mask tensor too, but first reads the positions, which waits for the GPU. Under
+torch.compile, transformers omits it from torch 2.14 on. The fusion here decides from the call's arguments, without
+reading a tensor.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ def forward(
     inputs_embeds: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """`Qwen3Model.forward` with its masks, by type of layer, as they may be given to it."""
+    """Run `Qwen3Model.forward` with `attention_mask={"full_attention": None}`, so that it creates no mask."""
     kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values, "inputs_embeds": inputs_embeds}
     own: Any = base_of(self)
     return own.forward(self, input_ids=input_ids, attention_mask=dict(NO_MASK), **kwargs)
@@ -45,7 +46,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether each token sees those before it and itself: no padding, no window, no sequences packed into one."""
+    """Whether each token attends to itself and all earlier tokens: no padding, sliding window or packed sequences."""
     tokens, config = inputs_embeds if input_ids is None else input_ids, self.config
     if attention_mask is not None or tokens is None or args or torch.compiler._is_exporting_flag:
         return False

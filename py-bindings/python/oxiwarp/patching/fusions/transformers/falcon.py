@@ -1,7 +1,8 @@
-"""Falcon's attention (transformers: models/falcon/modeling_falcon.py), where it is rotated.
+"""Falcon's attention (transformers: models/falcon/modeling_falcon.py), in models with rotary embedding.
 
-Falcon RW has biases (ALiBi). Nothing else of a layer is a chain: its GELU is one kernel of torch's, its norms are
-replaced by themselves, and the attention is added to the MLP's result in place.
+Falcon RW uses ALiBi biases instead of rotary embedding and keeps its original method. A Falcon layer needs no other
+fusion. torch's GELU is one kernel, and `patch` replaces the norms separately. The layer adds the attention to the MLP's
+result in place.
 """
 
 from typing import Any
@@ -30,7 +31,7 @@ def attention(
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`FalconAttention.forward`."""
+    """Run `FalconAttention.forward`."""
     assert position_embeddings is not None, "accepts() asked for it"
     cos, sin = position_embeddings
     split = self._split_heads(self.query_key_value(hidden_states))
@@ -38,7 +39,7 @@ def attention(
     query, key = rope(
         query, key, cos, sin, interleaved=False, rotary_dim=cos.shape[-1], heads_first=True, mode=how.mode
     )
-    value = value.contiguous()  # as the own method has it: SDPA chooses by strides
+    value = value.contiguous()  # as in the original method: SDPA chooses a kernel by strides
     if layer_past is not None:
         key, value = layer_past.update(key, value, self.layer_idx)
     causal = self.is_causal and attention_mask is None and query.shape[2] > 1
@@ -58,7 +59,7 @@ def accepts(
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     **kwargs: Any,
 ) -> bool:
-    """Angles for each token, and attention by SDPA."""
+    """Whether the model uses SDPA, and the call has rotary cosines and sines for each token, but no ALiBi biases."""
     return (
         alibi is None
         and not output_attentions
