@@ -15,12 +15,17 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 REQUIREMENTS := py-bindings/requirements
 # `make test OP=softmax` builds and runs only the tests that name this op.
 OP ?=
-# Number of parallel pytest processes; 0 runs all tests in one process. No complete parallel run has passed yet.
-JOBS ?= 0
-PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
-# The complete wheel if it is installed, otherwise a development wheel: it has the PTX of this machine's GPUs, or none.
-INSTALLED := $(VENV)/.$(if $(wildcard $(VENV)/.wheel),wheel,development)
-GPU_PTX = $(shell $(PYTHON) scripts/gpu.py)
+# Number of parallel pytest processes. Each process uses one thread for torch's CPU operators.
+JOBS ?= auto
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
+# The wheel in the venv is one of three:
+#   release  optimized, with all PTX: the wheel for users
+#   all      a development build, with all PTX: it shares its compiled crates with `cargo test`
+#   gpu      a development build, with the PTX of this machine's GPUs, or none
+# A target that accepts several wheels uses the one that is installed.
+ALL := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.all)
+ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.all) $(VENV)/.gpu)
+PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
@@ -29,7 +34,7 @@ SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/.demo $(INSTALLED) ## patch a diffusers model, compare it with the stock one, save demo.png
+demo: $(VENV)/.demo $(ANY) ## patch a diffusers model, compare it with the stock one, save demo.png
 	$(PY) -m oxiwarp demo
 
 test: $(if $(OP),test-op,test-rust test-python) ## all tests, on a GPU too if there is one; OP=<op>: only its tests; TORCH=<version>
@@ -37,36 +42,36 @@ test: $(if $(OP),test-op,test-rust test-python) ## all tests, on a GPU too if th
 test-rust: dist/.toolchain
 	cargo test --workspace
 
-test-python: $(VENV)/.wheel $(VENV)/.test
+test-python: $(ALL) $(VENV)/.test
 	$(PYTEST) tests/python
 
-test-op: $(INSTALLED) $(VENV)/.test
-	$(if $(wildcard $(VENV)/.wheel),,OXIWARP_PTX=$(GPU_PTX) )cargo test -p oxiwarp-tests --test kernels -- $(OP)
+test-op: $(ANY) $(VENV)/.test
+	$(SAME_PTX) cargo test -p oxiwarp-tests --test kernels -- $(OP)
 	$(PYTEST) tests/python -k $(OP)
 
-test-extra: $(VENV)/.wheel $(VENV)/.test ## slow tests: five minutes of random calls, and every change of every patched model
+test-extra: $(ALL) $(VENV)/.test ## slow tests: five minutes of random calls, and every change of every patched model
 	$(PY) tests/python/fuzz --seconds 300
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
 
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
-check: $(INSTALLED) $(VENV)/.test dist/.toolchain ## the fast check before a commit: formatting, clippy, ruff, types, fast tests
+check: $(ANY) $(VENV)/.test dist/.toolchain ## the fast check before a commit: formatting, clippy, ruff, types, fast tests
 	$(STATIC_CHECKS)
-	cargo test --quiet -p oxiwarp-cuda-std -p oxiwarp-kernels-gpu
+	$(SAME_PTX) cargo test --quiet -p oxiwarp-cuda-std -p oxiwarp-kernels-gpu
 	$(PY) -m pytest -q tests/python/tools -k "$(RULES)"
 
 bench: | doctor ## measure every kernel and its baselines; needs a GPU
 	@if $(PYTHON) scripts/gpu.py --require; then $(MAKE) --no-print-directory bench-gpu; fi
 
-bench-gpu: $(VENV)/.wheel $(VENV)/.bench
+bench-gpu: $(VENV)/.release $(VENV)/.bench
 	cargo run --release -p oxiwarp-benches --bin bench
 	cargo bench -p oxiwarp-benches
 	$(PY) benches/python/bench.py
 
-exactness: $(VENV)/.wheel $(VENV)/.test ## every op's bits beside those of the models' own classes; needs a GPU
+exactness: $(VENV)/.release $(VENV)/.test ## every op's bits beside those of the models' own classes; needs a GPU
 	$(PY) benches/python/exactness.py
 
-curve: $(VENV)/.wheel $(VENV)/.test ## every op's time against bytes, past 2^32 elements; needs a GPU
+curve: $(VENV)/.release $(VENV)/.test ## every op's time against bytes, past 2^32 elements; needs a GPU
 	$(PY) benches/python/curve.py
 
 KERNELS := target/ptx/oxiwarp-kernels-gpu/*/*.ptx
@@ -74,16 +79,16 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwar
 	cargo check -p oxiwarp
 	@ls $(KERNELS) 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls $(KERNELS); }
 
-wheel: dist/.wheel ## build the Python wheel into dist
+wheel: dist/.release ## build the Python wheel into dist
 	@ls dist/*.whl
 
 lists: | doctor ## write the lists of modules again, after a file of an op or a test came or went
 	$(PYTHON) scripts/module_lists.py
 
-hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
+hub: $(VENV)/.release $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
 	$(PY) -m oxiwarp hub dist/hub
 
-bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
+bundle: $(VENV)/.release $(VENV)/.test ## one folder with all that a GPU machine without network needs
 	PYTHON=$(PY) scripts/bundle.sh
 
 docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdoc, into target/site
@@ -92,17 +97,20 @@ docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdo
 	cp -r target/doc target/site/rust
 	@echo "open target/site/index.html, and target/site/rust/oxiwarp/index.html for the Rust crates"
 
-lint: $(VENV)/.wheel $(VENV)/.test $(VENV)/.lint ## the static checks of check, and stubs, documentation, spelling, workflows: no warnings
+lint: $(ANY) $(VENV)/.test $(VENV)/.lint ## the static checks of check, and stubs, documentation, spelling, workflows: no warnings
 	$(STATIC_CHECKS)
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(SAME_PTX) cargo doc --workspace --no-deps
 	$(PY) -m mypy.stubtest oxiwarp._native
 	$(VENV)/bin/typos
 	$(VENV)/bin/zizmor --quiet --offline .github/workflows
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
+# The same selection of PTX as in the installed wheel. Another selection would compile PTX that the target does not need.
+SAME_PTX = $(if $(filter %/.gpu,$(ANY)),OXIWARP_PTX=$(PTX_gpu))
+
 define STATIC_CHECKS
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(SAME_PTX) cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
 	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
 	$(PY) -m mypy --config-file py-bindings/pyproject.toml py-bindings/python/oxiwarp
@@ -157,23 +165,26 @@ $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
 	touch $@
 
 # With PTX from another folder, or with a part of the PTX, the wheel is built each time and leaves no stamp.
-dist/.wheel: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),.FORCE) | $(VENV)/.build
+dist/.release: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),.FORCE) | $(VENV)/.build
 	rm -f dist/oxiwarp-*.whl
 	$(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist
 	$(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),rm -f,touch) $@
 
 .FORCE:
 
-$(VENV)/.wheel: dist/.wheel $(VENV)/.created
-	$(PIP) install --force-reinstall --no-deps dist/oxiwarp-*.whl
-	rm -f $(VENV)/.development
-	touch $@
-
-dist/development/.wheel: $(SOURCES) dist/.toolchain | $(VENV)/.build
+dist/development/.all dist/development/.gpu: dist/development/.%: $(SOURCES) dist/.toolchain | $(VENV)/.build
 	rm -rf dist/development
-	OXIWARP_PTX=$(GPU_PTX) $(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist/development
+	$(if $(PTX_$*),OXIWARP_PTX=$(PTX_$*)) $(PY) -m maturin build --quiet -m py-bindings/Cargo.toml -o dist/development
 	touch $@
 
-$(VENV)/.development: dist/development/.wheel $(VENV)/.created
-	$(PIP) install --force-reinstall --no-deps dist/development/oxiwarp-*.whl
+$(VENV)/.release: dist/.release $(VENV)/.created
+	$(call install,dist)
+
+$(VENV)/.all $(VENV)/.gpu: $(VENV)/.%: dist/development/.% $(VENV)/.created
+	$(call install,dist/development)
+
+define install
+	$(PIP) install --force-reinstall --no-deps $(1)/oxiwarp-*.whl
+	rm -f $(VENV)/.release $(VENV)/.all $(VENV)/.gpu
 	touch $@
+endef

@@ -46,7 +46,7 @@ def python(path: Path, text: str) -> Iterator[Passage]:
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type == tokenize.COMMENT
+        if token.type == tokenize.COMMENT and not token.string.startswith("# noqa")
     }
     for first in comments:
         if first - 1 not in comments:

@@ -220,15 +220,13 @@ impl CudaBuilder {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
         // The hash separates crates that have the same name, and workspaces.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
-        let workspace = files::ancestor_with(crate_dir, "Cargo.lock");
-        let workspace = workspace.as_deref().unwrap_or(crate_dir);
         let target = self.target()?;
         let folder = target.join("cuda-builder");
         let compilation = Compilation {
             crate_dir,
             package,
             target_dir: &folder.join(format!("{package}-{}", hash(crate_dir))),
-            build_dir: &folder.join("build").join(hash(workspace)),
+            build_dir: &folder.join("build").join(hash(files::workspace(crate_dir))),
             toolchain: self.toolchain.as_deref(),
             rustc: &rustc,
             rustc_args: &self.rustc_args,

@@ -59,6 +59,16 @@ pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
     start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
 }
 
+/// Returns the folder of the workspace that contains the crate, or the crate's folder if there is none. The
+/// first build of a crate has no lock file yet, so this function searches for a manifest with `[workspace]`.
+pub(crate) fn workspace(crate_dir: &Path) -> &Path {
+    let has_workspace = |folder: &&Path| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        manifest.lines().any(|line| line.trim_start().starts_with("[workspace"))
+    };
+    crate_dir.ancestors().find(has_workspace).unwrap_or(crate_dir)
+}
+
 /// Returns the target folder of a build script's `OUT_DIR`, `<target>[/<triple>]/<profile>/build/…`.
 ///
 /// The function finds the profile folder by cargo's lock file. It does not search for the file

@@ -135,7 +135,7 @@ fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
 #[test]
 fn from_device_crate_to_ptx() {
     let fixture = Fixture::new();
-    for name in ["OXIWARP_PTX_DIR", "OXIWARP_LINE_INFO"] {
+    for name in ["OXIWARP_PTX_DIR", "OXIWARP_PTX_STALE", "OXIWARP_LINE_INFO"] {
         set_var(name, "");
     }
     // `cargo clippy`, or a host build with its own flags, would set these variables. The builder must ignore
