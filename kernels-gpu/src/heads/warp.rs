@@ -1,8 +1,8 @@
 //! Normalises and rotates (RoPE) heads of up to 256 columns. A warp or half a warp shares each head.
 //!
 //! A warp processes several heads of one token. Several loads are therefore in flight, and the angles of the
-//! token are loaded once for all these heads. Of the warps of a token, the first ones process queries and the
-//! others process keys.
+//! token are loaded once for all these heads. The first warps of a token process its query heads, and the
+//! remaining warps process its key heads.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
