@@ -25,8 +25,8 @@ pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor that the host sets, for dividends below 2^31. A division by it takes one multiplication and one
-/// shift instead of an integer division.
+/// A divisor that the host sets, for dividends below 2^31. A division by this divisor takes one
+/// multiplication and one shift instead of an integer division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {

@@ -188,7 +188,7 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: the host checked that the output is writable in pairs of columns; `dim` is even.
+        // SAFETY: the host checked that the output permits stores of two adjacent columns; `dim` is even.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {
