@@ -48,7 +48,7 @@ impl HalvesNorm for AsItIs {
 }
 
 /// RMSNorm with one of two summation orders: torch's fused kernel, or `x.float().pow(2).mean(-1)`. Use the
-/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in another order.
+/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in a different order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(

@@ -191,8 +191,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs,
-    /// another lane has the partner columns, so they are exchanged by shuffle.
+    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs, a
+    /// different lane has the second columns of the pairs, so the lanes exchange these columns by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

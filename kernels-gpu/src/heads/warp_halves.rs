@@ -147,7 +147,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         self.y = self.y.wrapping_offset(opaque_step(self.y_step));
     }
 
-    /// Advances this lane by `heads` heads. Returns whether any lane of the warp has another head.
+    /// Advances this lane by `heads` heads. Returns whether any lane of the warp still has a head to process.
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;

@@ -2,7 +2,7 @@
 //!
 //! The algorithm is FlashAttention-2 (arXiv:2307.08691). A block has four or eight warps and computes a tile
 //! of queries of one head. Keys and values pass through shared memory in tiles. The block copies one tile
-//! while it computes on another tile.
+//! while it computes on the previous tile.
 //!
 //! Each warp processes all keys for its own queries, so warps synchronize only for the tiles in shared
 //! memory. Scores and probabilities stay in registers: the accumulator fragments of QKᵀ are the A fragments

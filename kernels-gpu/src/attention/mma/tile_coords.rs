@@ -117,7 +117,8 @@ impl TileCoords {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Pointer to the first query of the sequence, in `q` or in another tensor with the shape of `q`.
+    /// Pointer to the first query of the sequence, in `q` or in a tensor with the shape of `q`, such as the
+    /// output.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)

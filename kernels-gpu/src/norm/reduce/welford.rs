@@ -44,8 +44,8 @@ impl Welford {
     /// torch has two formulas for the mean. Its vectorised kernel, for a number of columns divisible by 4
     /// (`by_fours`), computes the weighted sum of both means. For two equal means, this sum can have a
     /// rounding error. If the number of columns is not divisible by 4, torch's kernel adds a fraction of the
-    /// difference of the means to the lower mean. For two equal means, this sum is exact, so a constant row
-    /// has a variance of exactly 0.
+    /// difference of the means to `self.mean`. For two equal means, this sum is exact, so a constant row has
+    /// a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
