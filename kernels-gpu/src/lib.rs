@@ -5,7 +5,7 @@
 //! host crate fills in these structs.
 #![cfg_attr(test, allow(dead_code))]
 // cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
-// `abi_ptx`. For example, the attention units are empty on sm_75.
+// `abi_ptx`, and rustc would warn about it. For example, the attention units are empty on sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]

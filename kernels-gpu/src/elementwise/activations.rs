@@ -1,7 +1,7 @@
 //! Activation functions: values, or values and derivatives, for the elements of a pack (a 16-byte vector).
 //!
 //! A kernel receives the function as an argument, so that one kernel serves all functions. All threads take
-//! the same branch, once per pack.
+//! the same branch on the function, so that warps do not diverge.
 //!
 //! Rounding follows torch. A function that torch computes in one kernel, such as GELU, is computed in f32
 //! with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounded once. A function that models
@@ -52,10 +52,9 @@ impl Function {
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. For functions that round once,
-    /// [`Function::once`] replaces SiLU and all GELUs without `erf` by this formula, because
-    /// `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. The sigmoid uses an approximate reciprocal instead of an IEEE
-    /// division.
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. [`Function::once`] replaces SiLU and
+    /// all GELUs without `erf` by this formula, because `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. The sigmoid
+    /// uses an approximate reciprocal instead of an IEEE division.
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;

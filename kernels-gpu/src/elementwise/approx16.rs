@@ -19,11 +19,11 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
     T::NEG_INFINITY.to_bits() == 0xff80
 }
 
-/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, this value is
-/// inaccurate, but the formula adds 1 to it. For `|x|` below 1.4, `p` is fitted to the exact `erf`. From 1.4
-/// on, `p` is fitted to CUDA's `erff` ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there
-/// the errors of `erff` change the rounded result. An error of 2 ulp in `2^...`, the bound of `ex2.approx`,
-/// changes no result.
+/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, the relative error of
+/// this value is large. This is harmless, because GELU adds 1 to the value. For `|x|` below 1.4, `p` is
+/// fitted to the exact `erf`. From 1.4 on, `p` is fitted to CUDA's `erff`
+/// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there the errors of `erff` change the
+/// rounded result. An error of 2 ulp in `2^...`, the bound of `ex2.approx`, changes no result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -54,7 +54,8 @@ pub(crate) fn gelu_tanh(x: f32) -> f32 {
     x * (0.5 + half_tanh.copysign(x))
 }
 
-/// Returns `tanh(x)` with an absolute error of 2^-22, for callers that add 1 and round to 16 bits.
+/// Returns `tanh(x)` with an absolute error of at most 2^-22. The callers add 1 to the result and round the
+/// sum to 16 bits.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     fma(rcp_ftz(ex2_ftz(x * (2.0 * LOG2_E)) + 1.0), -2.0, 1.0)
@@ -62,8 +63,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
 
 /// Returns `x / (1 + exp)` for `exp >= 0`, with an approximate reciprocal.
 ///
-/// Numerator and denominator are scaled by 2^-8. Without the scale, the reciprocal of the largest float32
-/// would be subnormal, and `rcp.approx.ftz` would return 0.
+/// Numerator and denominator are scaled by 2^-8. Without this factor, the reciprocal of a very large
+/// denominator would be subnormal, and `rcp.approx.ftz` would return 0.
 #[inline(always)]
 pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
     const SCALE: f32 = 1.0 / 256.0;

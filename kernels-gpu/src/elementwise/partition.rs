@@ -19,14 +19,14 @@ pub const THREADS: u32 = 128;
 /// wait (`Overlap::Plain`).
 const LOAD: Load = Load::Default;
 
-/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, these blocks fill the 1024
-/// threads of an SM. On newer GPUs, the minimum is `wanted`.
+/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, it is the number of blocks
+/// that fill the 1024 threads of an SM. On newer GPUs, it is `wanted`.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor that the host sets, for dividends below 2^31. The quotient takes one multiplication and one
-/// shift instead of an integer division.
+/// A divisor that the host sets, for dividends below 2^31. A division by this divisor takes one
+/// multiplication and one shift instead of an integer division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -116,8 +116,9 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
-    /// Returns the position of the thread's element `i`, or `None` past the end. This method requires
-    /// `VECTOR == false`, because the launch then counts single elements.
+    /// Returns the position of the thread's element `i`, or `None` if this position is past the end of the
+    /// launch's range. This method requires `VECTOR == false`, because the launch then counts single
+    /// elements.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];

@@ -1,11 +1,11 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head that the
-//! kernels in `warp` do not support, because it is too long or not aligned. The rows of a token are
-//! consecutive, so that the angles of the token are in L1 after its first row.
+//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head. The
+//! kernels in `warp` do not support this head, because it has more than 256 columns or is not aligned. The
+//! rows of a token are consecutive, so that the angles of the token are in L1 after its first row.
 //!
-//! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the partners of its
-//! columns again. They are in L1, because another thread of the team has loaded them before.
+//! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the second column of
+//! each pair again. These columns are in L1, because another thread of the team has loaded them before.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
@@ -84,8 +84,8 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
-        // SAFETY: `at` and its partner are columns of the row. The angle is read only if RoPE rotates this
-        // token and this column.
+        // SAFETY: `at` and the second column of its pair are columns of the row. The angle is read only if
+        // RoPE rotates this token and this column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -141,8 +141,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
-            // SAFETY: the partner is a column of the row. The branch ensures that RoPE rotates this token and
-            // this column.
+            // SAFETY: `at` and the second column of its pair are columns of the row. The branch ensures that
+            // RoPE rotates this token and this column.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

@@ -4,8 +4,9 @@
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
 //! block processes the query row and the key row of a token, so that both rows use the same angles from L1.
 //!
-//! In torch's fused RMSNorm kernel, a thread has vectors of four columns. Here, a thread has vectors of eight
-//! columns. It therefore emulates two adjacent threads of torch, and adds their sums without a shuffle.
+//! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
+//! of eight columns, which belong to two adjacent threads of torch's kernel. To obtain torch's summation
+//! order, it computes the sums of these two threads, and adds them without a shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;

@@ -15,8 +15,8 @@ use crate::norm::reduce::team_row::TeamRow;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::reduce::welford::Welford;
 
-/// Weight and bias of a norm for four columns. If the norm has no weight or no bias, the values are 1 and
-/// -0.0. These values change no element, not even the sign of a zero.
+/// Weight and bias of a norm for four columns. Without a weight, the weight values are 1. Without a bias, the
+/// bias values are -0.0, because adding +0.0 would change the sign of a negative zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Affine4 {
     pub weight: [f32; 4],
@@ -30,8 +30,8 @@ impl Affine4 {
 
 /// A norm of queries and keys. The type [`AsItIs`] means that there is no norm.
 pub(crate) trait HeadNorm: Copy {
-    /// `true` if kernels with this norm can compute RoPE angles from frequencies. Only kernels without a norm
-    /// can do so, because the code of sine and cosine is large.
+    /// `true` if kernels with this norm can compute RoPE angles from frequencies. It is true only for kernels
+    /// without a norm, because the code of sine and cosine is large.
     const MAKES_ANGLES: bool;
     /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads. The lanes of `group`
     /// share each head.
@@ -54,8 +54,8 @@ pub(crate) trait HeadNorm: Copy {
     ) -> Stats;
     /// Returns weight and bias for the thread's vec4.
     fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Affine4;
-    /// Normalises vectors of four columns, multiplies them by the weight, adds the bias, and rounds if `how`
-    /// says so.
+    /// Normalises vectors of four columns, multiplies them by the weight, adds the bias, and rounds after the
+    /// steps that `how` selects.
     fn apply<T: Elem, const VEC4S: usize>(
         stats: Stats,
         x: [[f32; 4]; VEC4S],
@@ -173,7 +173,8 @@ impl HeadNorm for Layer {
     }
 }
 
-/// Rounds all vectors to the element type if `wanted` is true. It branches once, not once per vector.
+/// Rounds all vectors to the element type if `wanted` is true. The function branches once, not once per
+/// vector.
 #[inline(always)]
 pub(crate) fn round_if<T: Elem, const VEC4S: usize>(
     wanted: bool,

@@ -1,7 +1,8 @@
 //! Norms of heads of 64 or 128 columns, of which each lane has four columns in each half.
 //!
-//! The summation order is torch's. The first addition of torch's warp reduction needs no shuffle here,
-//! because a lane has both operands.
+//! The sums have the order of torch's kernels. In these kernels, the warp reduction starts by adding two
+//! lanes that are half a head apart. Here, one lane has the columns of both, so this addition needs no
+//! shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::{Affine4, AsItIs, HeadNorm};
@@ -47,7 +48,7 @@ impl HalvesNorm for AsItIs {
 }
 
 /// RMSNorm with one of two summation orders: torch's fused kernel, or `x.float().pow(2).mean(-1)`. Use the
-/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in another order.
+/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in a different order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -98,14 +99,14 @@ unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] 
     vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }
 
-/// Returns the sum of `of` over a lane's two vectors, which are half a head apart. This addition is the first
-/// step of torch's warp reduction.
+/// Returns the sum of `of(vector)` over a lane's two vectors, which are half a head apart. This addition is
+/// the first step of torch's warp reduction.
 #[inline(always)]
 fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())
 }
 
-/// Adds to each sum the sum of another lane, whose index differs in the bit `distance`.
+/// Adds to each sum the corresponding sum of the lane whose index is this lane's index XOR `distance`.
 #[inline(always)]
 pub(crate) fn with_lane<const N: usize>(sums: [f32; N], distance: u32) -> [f32; N] {
     sums.map(|sum| sum + warp::shuffle_xor(warp::ALL, sum, distance))

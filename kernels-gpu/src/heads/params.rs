@@ -32,7 +32,7 @@ pub struct Rotary {
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
-    /// Number of rotated tokens, from token `first` on. RoPE does not change other tokens.
+    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after them.
     pub tokens: u32,
     /// Number of rotated columns per head, which is even. RoPE does not change the columns from `dim` on.
     pub dim: u32,
@@ -121,7 +121,8 @@ pub struct HeadParams {
     pub warp_tasks: [u32; 2],
     /// Number of blocks per token. Only `warp` uses it.
     pub blocks: u32,
-    /// Number of tiles of a row that are staged in shared memory. Only the kernels in `block` use it.
+    /// Number of tiles of a row that are staged in shared memory. Only the kernels in the module `block` use
+    /// this field.
     pub staged: u32,
 }
 

@@ -18,7 +18,7 @@ impl Angles {
     pub const NONE: Self = Self { cos: [1.0; 4], sin: [0.0; 4] };
 
     /// Computes cosines and sines of `position * frequencies` for four columns. If `distinct` is false,
-    /// adjacent columns have equal frequencies, so it computes only two angles.
+    /// adjacent columns have equal frequencies, so the function computes only two angles.
     #[inline(always)]
     fn of(position: f32, frequencies: [f32; 4], distinct: bool) -> Self {
         let [a, b, c, d] = frequencies;

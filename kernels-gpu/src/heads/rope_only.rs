@@ -24,7 +24,8 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
         (thread::index(), thread::block_dim(), thread::block_index());
     let token = Token { batch, number: group * tokens + nth };
     let at = 4 * (rank + threads * block);
-    // Threads of head 0 skip the division, so that their loads start earlier.
+    // The head index is the quotient of a division. Threads of head 0 skip this division, so that their loads
+    // start earlier.
     let (head, column) = if at < p.dim { (0, at) } else { divide(at, p.dim) };
     let is_rotated = rotary.rotates(token, column);
     let exists = token.number < p.tokens;

@@ -1,8 +1,8 @@
 //! Normalises and rotates (RoPE) heads of up to 256 columns. A warp or half a warp shares each head.
 //!
 //! A warp processes several heads of one token. Several loads are therefore in flight, and the angles of the
-//! token are loaded once for all these heads. Of the warps of a token, the first ones process queries and the
-//! others process keys.
+//! token are loaded once for all these heads. The first warps of a token process its query heads, and the
+//! remaining warps process its key heads.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -191,8 +191,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs,
-    /// another lane has the partner columns, so they are exchanged by shuffle.
+    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs, a
+    /// different lane has the second columns of the pairs, so the lanes exchange these columns by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

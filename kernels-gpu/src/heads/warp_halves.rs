@@ -80,8 +80,8 @@ struct HalfLane<T, const DIM: u32> {
     /// Distance in elements to the lane's next head.
     x_step: i32,
     y_step: i32,
-    /// Number of heads of the warp, counted from this lane's current head. It is zero or negative if the lane
-    /// has no head left.
+    /// Number of heads that the warp still has to process, from this lane's current head on. The number is
+    /// zero or negative if the lane has no head left.
     left: i32,
     /// The lane's first column.
     column: u32,
@@ -107,7 +107,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Returns whether the warp has this lane's next head number `nth`. Number 0 is the lane's current head.
+    /// Returns whether this lane still has `nth` more heads after its current head. If `nth` is 0, returns
+    /// whether the current head exists.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left
@@ -146,7 +147,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         self.y = self.y.wrapping_offset(opaque_step(self.y_step));
     }
 
-    /// Advances this lane by `heads` heads. Returns whether any lane of the warp has another head.
+    /// Advances this lane by `heads` heads. Returns whether any lane of the warp still has a head to process.
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;

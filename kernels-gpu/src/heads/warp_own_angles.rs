@@ -27,7 +27,7 @@ pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 /// # Safety
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition, the head dimension is
 /// [`DIM`], and `rotary` rotates all columns or none. The grid is `[tokens, blocks per token, batches]`, with
-/// enough lanes for all heads.
+/// enough lanes for all query heads and key heads.
 #[inline(always)]
 pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     q: HeadsOperand,

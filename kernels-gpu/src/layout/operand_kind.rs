@@ -2,8 +2,9 @@
 
 /// Says whether an operand is present, and which element type it has. It is a field of kernel arguments.
 ///
-/// Kernel arguments use structs with constants instead of enums. For an enum, LLVM assumes that no other
-/// values occur. This assumption changes the instructions and register counts of most kernels.
+/// Kernel arguments use structs with constants instead of enums. For an enum, LLVM assumes that only the
+/// values of its variants occur. This assumption changes the instructions and register counts of most
+/// kernels.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandKind(u32);

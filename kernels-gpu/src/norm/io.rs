@@ -18,8 +18,8 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     fn stage(&self, row: &RowContext<T, A>);
     /// Loads the operands of the thread's vec4 of `tile`.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
-    /// Computes the thread's vec4 (four columns) of `tile` from `parts`. If rows are staged in shared memory,
-    /// the vec4 is there after this call.
+    /// Computes the thread's vec4 (four columns) of `tile` from the loaded operands `parts`. If the kernel
+    /// stages rows in shared memory, shared memory contains the vec4 after this call.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
     /// Returns the vec4 (four columns) of `tile` again for the second pass, if the row does not fit in shared
     /// memory.
@@ -54,8 +54,8 @@ pub(crate) trait Sink<T: Elem> {
     /// `true` if registers suffice to load operands such as scale and shift for a group of vec4s (four
     /// columns each) at a time.
     const GROUPED: bool;
-    /// `true` if registers suffice to load operands such as scale and shift for a whole row. If the row
-    /// itself stays in registers too, these loads come before the block reduction.
+    /// `true` if registers suffice to load operands such as scale and shift for a whole row. If the row also
+    /// stays in registers, these operands are loaded before the block reduction.
     const EARLY: bool = false;
     /// For rows in registers: number of vec4s (four columns each) whose scale and shift are loaded together.
     const PREFETCH: usize = 4;
@@ -66,6 +66,6 @@ pub(crate) trait Sink<T: Elem> {
     /// Loads the operands for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
     /// Computes the results for `vec4`, the thread's columns of `tile`, and writes them. `stats` are the
-    /// statistics of the row, and `fetched` the loaded operands.
+    /// statistics of the row, and `fetched` are the loaded operands, such as scale and shift.
     fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

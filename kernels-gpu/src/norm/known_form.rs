@@ -8,8 +8,8 @@ use super::operand::ModulationRow;
 use super::operand_forms::{Dense, ModulationSource, WithTable};
 use super::params::{NormParams, OperandForm};
 
-/// Whether a norm rounds to the element type after each step. [`Rounds`] decides this at compile time, and
-/// `bool` at run time.
+/// Type that says whether a norm rounds to the element type after each step. The type [`Rounds`] fixes the
+/// answer at compile time. The type `bool` gives it at run time.
 pub(crate) trait RoundEach: Copy {
     /// Returns `true` to round after each step, `false` to round once at the end.
     fn get(self) -> bool;

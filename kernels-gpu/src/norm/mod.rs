@@ -1,7 +1,8 @@
 //! Building blocks of LayerNorm and RMSNorm: reductions in torch's summation order, and operands such as
 //! weight, scale and gate.
 //!
-//! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use them.
+//! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use these
+//! building blocks.
 pub mod affine;
 pub mod gated_residual;
 pub(crate) mod io;

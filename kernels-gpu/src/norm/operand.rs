@@ -1,8 +1,8 @@
 //! Operands that broadcast against the rows of a norm: weight, bias, scale, shift and gate.
 //!
 //! An operand is absent, has the element type of the rows, or is f32. It has a single row, or one row for
-//! each row of the norm. The types of this module test these properties at run time. These branches cost
-//! little: all threads of a launch take the same branch, and the kernels are bound by memory.
+//! each row of the norm. The types of this module test these properties at run time. The tests cost little:
+//! all threads of a launch take the same branch, and the kernels are bound by memory.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};

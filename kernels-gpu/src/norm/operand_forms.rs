@@ -1,4 +1,4 @@
-//! Loaders for scale, shift and gate. Such an operand is a `value`, or a sum `table + value`.
+//! Loaders for scale, shift and gate. Each of these operands is a tensor `value`, or a sum `table + value`.
 //!
 //! [`Dense`] (without table) and [`WithTable`] fix the dtype at compile time. [`ModulationRow`] tests dtype
 //! and table at run time, for each vec4 (four columns).
@@ -50,8 +50,8 @@ impl<E: Elem, A: Access> Dense<E, A> {
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
-    /// If `is` is true, marks the operand as present. If `is` is also a constant, the compiler removes later
-    /// tests for presence.
+    /// If `is` is true, marks the operand as present. If `is` is a compile-time constant, the compiler then
+    /// removes later tests for presence.
     #[inline(always)]
     pub fn assume_present_if(self, is: bool) -> Self {
         Self { exists: is || self.exists, ..self }

@@ -12,7 +12,8 @@ impl RowAccess {
     pub const SCALAR: Self = Self(0);
     /// [`Vectorized`](cuda_std::vec4::Vectorized): four elements per load or store.
     pub const VECTORIZED: Self = Self(1);
-    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or another access for rows of whole tiles of 128 columns.
+    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or a different access type for rows that consist of whole
+    /// tiles of 128 columns.
     pub const WHOLE_TILES: Self = Self(2);
 }
 

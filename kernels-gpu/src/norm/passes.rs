@@ -1,15 +1,16 @@
 //! The two passes of a norm over a row: the first reduces the row, the second writes the results.
 //!
-//! Each warp processes one row, so no barrier is needed. In kernels with the access type `BlockTiles` or
-//! `BlockRegisters`, the four warps of a block share one row instead.
+//! Each warp processes one row, so the passes need no block barrier. In kernels with the access type
+//! `BlockTiles` or `BlockRegisters`, the four warps of a block share one row instead.
 //!
 //! A tile is 128 columns: one vec4 (four columns) for each lane of a warp. The access type ([`Access`]) of a
 //! kernel decides where the row is stored between the passes:
 //!
 //! - In shared memory. All copies of a row to shared memory are in flight together. Both passes then read
-//!   groups of tiles from there.
+//!   groups of tiles from shared memory.
 //! - In registers, for short rows.
-//! - In global memory, for rows that do not fit in shared memory. Both passes load the row from there.
+//! - In global memory, for rows that do not fit in shared memory. Both passes load the row from global
+//!   memory.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
     Access, LEN, MAX_IN_REGISTERS, TILE, is_block_shared, is_unstaged, is_vector, is_whole,
@@ -43,8 +44,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
             for i in 1..GROUP {
-                // Past the end of the row, load the last tile again, because this load is valid. Its result
-                // is not used.
+                // Past the end of the row, load the last tile again, because its address is valid. The result
+                // of this load is not used.
                 parts[i] = fetch((first + i as u32).min(tiles - 1));
             }
             parts

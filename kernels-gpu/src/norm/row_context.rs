@@ -30,8 +30,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     pub fn of_warp(p: NormParams) -> Option<Self> {
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // The block has one row, so this assignment does not change `team.row`. But from `blockIdx.x`,
-            // the compiler derives that all threads have the same value.
+            // The block has one row, so this assignment does not change `team.row`. From `blockIdx.x`, the
+            // compiler derives that the index is equal in all threads of the block.
             team.row = u64::from(thread::block_index()[0]);
         }
         // 32 bits suffice for the index of a row of whole tiles: the host checked that the launch has fewer

@@ -40,8 +40,8 @@ impl BlockReduction {
         }
         block::sync();
         let (mut sum, mut slot) = (0.0, lane);
-        // This must remain a loop. If it is unrolled, ptxas keeps the f32 elements of all packs in registers,
-        // and spills.
+        // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs in
+        // registers, and spills.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
             // SAFETY: `slot` is one of the slots that the warps of the block wrote before the barrier.
             sum += unsafe { partial.get(slot) };

@@ -157,7 +157,8 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
 #[derive(Clone, Copy)]
 struct Four([f32; 4]);
 
-/// Partial sums of the calling thread in shared memory, for kernels in which registers do not suffice.
+/// Partial sums of the calling thread in shared memory, for kernels that have too few registers for these
+/// sums.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSums {
     slots: Shared<Four>,

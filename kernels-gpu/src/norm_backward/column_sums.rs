@@ -31,8 +31,8 @@ pub const COLUMNS: u32 = 32;
 pub const STRIPES: u32 = 16;
 /// Number of rows that a thread loads together.
 ///
-/// The threads of a column load `STRIPES * STEP` = 272 rows at a time. On an H100, two blocks per SM are 264
-/// blocks and write 264 rows, so that one step suffices.
+/// The threads of a column load `STRIPES * STEP` = 272 rows at a time. On an H100 with 132 SMs, two blocks
+/// per SM write 264 rows, so that one step suffices.
 const STEP: usize = 17;
 
 /// Block `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`, for the columns `32 * x` to

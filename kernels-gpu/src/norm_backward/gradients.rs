@@ -1,5 +1,5 @@
-//! The bodies of the backward kernels of LayerNorm and RMSNorm. They keep a row in the registers of its team
-//! (the threads that share the row), or load the row again for each pass.
+//! The bodies of the backward kernels of LayerNorm and RMSNorm. A kernel keeps a row in the registers of its
+//! team (the threads that share the row), or loads the row again for each pass.
 use cuda_std::prelude::*;
 
 use super::block_sums::{BlockRows, SharedSums, SumsRow};
@@ -78,8 +78,8 @@ pub(crate) unsafe fn norm_backward<
 }
 
 /// Processes the rows of the block. Each row stays in the registers of its team, the threads that share it.
-/// Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains those of
-/// `db` (gradient of the bias).
+/// Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains the
+/// partial sums of `db` (gradient of the bias).
 ///
 /// # Safety
 /// The requirements of [`norm_backward`] apply.
@@ -231,8 +231,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
 /// Computes the gradients of LayerNorm, `ROWS` rows at a time. A row must exactly fill `IN_REGISTERS` packs
 /// (16 bytes each) of each thread.
 ///
-/// If a gradient `dsum` must be added to `dx`, registers suffice for only one row at a time. See
-/// [`multi_row`](multi_row::multi_row).
+/// If a gradient `dsum` must be added to `dx`, registers suffice for only one row at a time, even if `ROWS`
+/// is 2.
 ///
 /// # Safety
 /// The requirements of [`multi_row`](multi_row::multi_row) apply.

@@ -33,7 +33,7 @@ pub struct Operands {
     pub dy: Rows,
     /// The norm's input.
     pub x: Rows,
-    /// A gradient that reaches the input on another path, such as a residual connection. The kernel adds it
+    /// A gradient that reaches the input on a second path, such as a residual connection. The kernel adds it
     /// to `dx`. If the base is null, there is no such gradient.
     pub dsum: Rows,
     /// The output: the gradient of the norm's input.

@@ -12,7 +12,8 @@ use super::params::{NormBackwardParams, Operands};
 /// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. Rows from `end` on are skipped.
 ///
 /// Each thread prefetches one row of one operand. If the block has fewer than `2 * count` threads, the last
-/// rows are skipped. Row indices wrap at 2^32, so larger indices prefetch wrong rows. This only costs time.
+/// rows are skipped. Row indices wrap at 2^32, so larger indices prefetch wrong rows. A wrong prefetch costs
+/// time, but does not change results.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. All operands allow 16-byte

@@ -109,8 +109,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
-    /// Returns `d`: `x - mean` for LayerNorm, `x` for RMSNorm. Elements past the end of the row are not
-    /// valid.
+    /// Returns `d`: `x - mean` for LayerNorm, `x` for RMSNorm. Elements of `d` past the end of the row have
+    /// arbitrary values.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
@@ -204,7 +204,8 @@ impl LaneSums {
     /// The sums before the first lane.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// Adds the elements of `a` and `b`. `add` adds one element of each to a pair of accumulators.
+    /// Adds the elements of `a` and `b`. `add` adds one element of `a` and one element of `b` to a pair of
+    /// accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;

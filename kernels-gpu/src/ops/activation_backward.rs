@@ -1,6 +1,6 @@
 //! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
-//! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. Other
-//! operators compute this sum.
+//! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. The caller
+//! computes this sum with a separate operator.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;

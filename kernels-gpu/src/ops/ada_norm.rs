@@ -1,5 +1,5 @@
 //! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation of a diffusion transformer,
-//! in one pass. The `pair` kernels also write a second output, which applies another scale and shift to the
+//! in one pass. The `pair` kernels also write a second output, which applies a second scale and shift to the
 //! same norm.
 //!
 //! `scale` and `shift` are one row for all rows, one per batch, or one per token. Each may be a sum
@@ -47,8 +47,8 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNorm
 /// The host checked these facts:
 ///
 /// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
-/// - Scales and shifts have a value for each of these elements, of the type in their `kind`. Weight, bias and
-///   tables are one row.
+/// - Scales and shifts have a value for each element of `x`, of the element type in their field `kind`.
+///   Weight, bias and tables are one row.
 /// - All operands allow the access type `A`, and `p.form` describes their dtypes.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
@@ -136,7 +136,7 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 }
 
 /// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread has 96 registers, as many as
-/// these kernels need. LayerNorm kernels for sm_80 need one more register, so their minimum is 4.
+/// these kernels need. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4.
 const BLOCKS: u32 = 5;
 
 entry! {

@@ -39,8 +39,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Computes the sum again. To load `x` and `residual` from L2 is faster than to load `sum`, because that
-    /// load would wait for the store of `sum`.
+    /// Computes the sum again from `x` and `residual`. Loading these two from L2 is faster than loading
+    /// `sum`, because a load of `sum` would wait for the store of `sum`.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)

@@ -1,8 +1,8 @@
 //! Attention, `out = softmax(scale * q kᵀ) v`: the entry points of the kernels in
 //! [`mma`](crate::attention::mma).
 //!
-//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. The `_general` kernels also
-//! support a mask, a softcap, any scale and any alignment.
+//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. Only the `_general` kernels
+//! support a mask, a softcap, a scale that is not positive, and rows that are not aligned to 16 bytes.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -27,8 +27,8 @@ pub struct Kernel {
 pub struct KernelsOfDim {
     /// Largest head dimension.
     pub dim: u32,
-    /// Kernels without mask and softcap. The host uses the first kernel whose tiles fit in the shared memory
-    /// of the GPU.
+    /// Kernels that do not support a mask or a softcap. The host uses the first of these kernels whose tiles
+    /// fit in the shared memory of the GPU.
     pub plain: &'static [Kernel],
     /// Kernel with mask, softcap, any scale and any alignment.
     pub general: Kernel,
@@ -103,8 +103,8 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // These bounds reserve registers for eight warps per SM. With more warps, a thread would have too few
-    // registers.
+    // These launch bounds give each thread as many registers as eight warps per SM permit. With more warps
+    // per SM, a thread would have too few registers.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
     unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }

@@ -3,11 +3,11 @@
 //!
 //! The `_delta` kernel runs first, and computes the sum of `dO * O` for each query. Then a `_query` kernel
 //! computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256` state the
-//! largest head dimension. For 256, registers suffice for only one accumulator: `_key_d256` computes `dk`,
-//! and `_value_d256` computes `dv`.
+//! largest head dimension. For a head dimension of 256, registers suffice for only one accumulator:
+//! `_key_d256` computes `dk`, and `_value_d256` computes `dv`.
 //!
-//! The `_general` kernels also support a mask, a softcap, any scale and any alignment. They have smaller
-//! tiles, because these features need registers.
+//! Only the `_general` kernels support a mask, a softcap, a scale that is not positive, and rows that are not
+//! aligned to 16 bytes. They have smaller tiles, because these features need registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -36,7 +36,7 @@ pub struct BackwardKernels {
     pub dim: u32,
     /// Kernels for `dq`.
     pub query: [BackwardKernel; 2],
-    /// One kernel that computes `dk` and `dv`, or one kernel for each of them.
+    /// Either one kernel that computes both `dk` and `dv`, or two kernels: one for `dk` and one for `dv`.
     pub key: [&'static [BackwardKernel]; 2],
 }
 
@@ -124,8 +124,8 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // These bounds reserve registers for eight warps per SM. With more warps, a thread would have too few
-    // registers.
+    // These launch bounds give each thread as many registers as eight warps per SM permit. With more warps
+    // per SM, a thread would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

@@ -23,9 +23,9 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// Factor of the sum of logits, from which label smoothing computes their mean. With this factor, a sum of
-/// 2^32 times the largest f32 does not overflow. It is a power of two, so it changes only the exponent of a
-/// sum.
+/// Factor that multiplies each sum of logits. Label smoothing computes the mean of the logits from this sum.
+/// With this factor, a sum of 2^32 times the largest f32 does not overflow. It is a power of two, so it
+/// changes only the exponent of a sum.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
 /// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
@@ -46,8 +46,8 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
 /// (one 16-byte pack per thread each), whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets and both results have one
-/// element per row. If `VECTOR`, `x` allows 16-byte accesses (`Rows::is_vector`). The results overlap no
+/// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets, `loss` and `lse` have one
+/// element per row. If `VECTOR`, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse` overlap no
 /// other operand.
 #[inline(always)]
 unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(

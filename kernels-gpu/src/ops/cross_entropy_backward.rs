@@ -112,8 +112,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
             dx.store(first + i as u32, gradient, Store::Default);
         }
     }
-    // In the column of the target, the gradient has another formula. The thread that wrote this column
-    // overwrites it.
+    // In the column of the target, the gradient has a different formula. The thread that wrote this column
+    // overwrites its value.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)

@@ -1,4 +1,4 @@
-//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: GEGLU, SwiGLU and similar.
+//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: GEGLU, SwiGLU and similar activations.
 //! [`Function`](crate::elementwise::activations::Function) lists the functions `f`. The optional biases are
 //! one row each.
 //!
@@ -11,7 +11,7 @@ use crate::elementwise::activations::{ActivationParams, GatedOperands as Operand
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x`, gate and `y` have the rows that `extent` describes. If `VECTOR`, all of them
+/// The host checked that `x`, `gate` and `y` have the rows that `extent` describes. If `VECTOR`, all of them
 /// allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `y` overlaps no other
 /// operand.
 #[inline(always)]

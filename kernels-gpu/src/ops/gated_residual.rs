@@ -20,7 +20,7 @@ pub const THREADS: u32 = 256;
 enum GateElements<T: Elem> {
     /// The gate has the element type of the other operands.
     Same(Pack<T>),
-    /// The gate is f32, or it is a sum `table + value` that was computed in f32.
+    /// The gate as f32 values. The gate tensor is f32, or the kernel added `gate.table` to the gate in f32.
     F32(T::F32Vec),
 }
 

@@ -31,8 +31,9 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Number of vec4s (four columns each) whose weight and bias are loaded together. Four at a time need more
-    // registers. In the kernels with the value 1, these registers would reduce the number of blocks per SM.
+    // Number of vec4s (four columns each) whose weight and bias are loaded together. The value is 1 or 4.
+    // Loading four at a time needs more registers, which would reduce the number of blocks per SM in the
+    // kernels with the value 1.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -52,7 +53,7 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
 
 /// Whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has only 48
 /// registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without weight
-/// and bias has no separate instantiation.
+/// and bias uses the same instantiation.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }

@@ -8,7 +8,7 @@
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
 //! - `_rows2_block2` needs rows that allow 16-byte accesses and exactly fill two packs per thread. It
 //!   processes two rows at a time.
-//! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the other kernels write to
+//! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the kernels above write to
 //!   a workspace.
 use cuda_std::prelude::*;
 

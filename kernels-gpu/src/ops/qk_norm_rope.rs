@@ -1,19 +1,20 @@
 //! LayerNorm or RMSNorm of queries and keys, followed by rotary position embedding (RoPE), in one launch. The
 //! norm is over each head or over all heads together. The launch reads and writes each tensor once.
 //!
-//! The suffixes of kernel names have these meanings. The first kernels are only for RMSNorm, and rotate all
-//! columns or none:
+//! The suffixes of kernel names have these meanings. The following kernels are only for RMSNorm, and rotate
+//! all columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
 //! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
 //! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
 //!   head, or all heads normalized together. They rotate interleaved pairs of columns.
 //!
-//! The other kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
+//! The following kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
 //!
 //! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4
 //!   accesses.
-//! - `_smem`: longer heads, and other heads that are normalized together, with vec4 accesses.
+//! - `_smem`: longer heads, and heads that are normalized together but do not fit `_block4` or `_block10`,
+//!   with vec4 accesses.
 //! - `_any`: tensors that do not allow vec4 accesses.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vectorized};

@@ -1,8 +1,10 @@
-//! The gated residual of the Mochi video model: `out = x + rms(branch) * tanh(gate)`. The `modulated` kernels
-//! also compute the next norm, `normed = rms(out) * (1 + scale)`, in the same launch.
+//! The gated residual of the Mochi video model: `out = x + rms(branch) * tanh(gate)`. `branch` is the output
+//! of attention or of the MLP. The `modulated` kernels also compute the next norm, `normed = rms(out) * (1 +
+//! scale)`, in the same launch.
 //!
-//! The roundings are those of Mochi in diffusers and in genmo's code. The product is computed in f32 and
-//! rounded. The sum is rounded. `normed` is computed in f32 from the rounded sum and rounded once.
+//! The roundings are those of Mochi in diffusers and in genmo's code. The product `rms(branch) * tanh(gate)`
+//! is computed in f32 and rounded. The sum `out` is rounded. `normed` is computed in f32 from the rounded sum
+//! and rounded once.
 //!
 //! `_any` takes any layout. `_block6` keeps Mochi's rows of 3072 columns in the registers of a block's four
 //! warps.
@@ -29,7 +31,8 @@ pub struct TanhGated {
     pub x: Rows,
     /// The branch, which is normalized, gated and added to `x`.
     pub branch: Rows,
-    /// The gate. Its hyperbolic tangent, rounded to the gate's own type, multiplies the normalized branch.
+    /// The gate. The kernel computes `tanh(gate)`, rounds it to the element type of the gate, and multiplies
+    /// the normalized `branch` by it.
     pub gate: Operand,
     /// The output for the sum.
     pub out: Rows,

@@ -5,7 +5,7 @@
 //!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
-//! - `_sums_any` adds up the partial sums for the weight, which the blocks of the other kernels write to a
+//! - `_sums_any` adds up the partial sums for the weight, which the blocks of the kernels above write to a
 //!   workspace.
 use cuda_std::prelude::*;
 

@@ -1,9 +1,10 @@
 //! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. `f` is SiLU or the
 //! sigmoid.
 //!
-//! These norms follow linear attention and state-space layers. The roundings are those of transformers'
-//! modules. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the norm is rounded
-//! before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not rounded.
+//! Models apply these norms after linear attention and state-space layers. The roundings are those of
+//! transformers' modules. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the
+//! norm is rounded before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not
+//! rounded.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
@@ -68,8 +69,9 @@ impl<T: Elem, const GATE_FIRST: bool> RegisterTile<T> for Packs<T, GATE_FIRST> {
     }
 }
 
-/// Returns `f(gate)` in f32. For f32, it computes as aten's kernels of SiLU and of the sigmoid do. For 16-bit
-/// types, approximate instructions replace the slow division, because rounding to 16 bits hides their errors.
+/// Returns `f(gate)` in f32. For f32, the function does the same operations as aten's kernels for SiLU and
+/// sigmoid. For 16-bit types, approximate instructions replace the slow division, because rounding to 16 bits
+/// hides their errors.
 #[inline(always)]
 fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::F32Vec {
     gate.lanes().map(|gate| {

@@ -1,13 +1,15 @@
 //! Rotary position embedding (RoPE) of queries and keys in one launch. A pair of columns `(a, b)` becomes
 //! `(a cos - b sin, a sin + b cos)`.
 //!
-//! The suffixes of kernel names have these meanings. The first kernels read angles from tables, and rotate
-//! all columns or none:
+//! The suffixes of kernel names have these meanings. The following kernels read angles from tables, and
+//! rotate all columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns.
-//! - `_qk_warp1`: interleaved pairs, for heads of other lengths or whose angles differ between heads.
+//! - `_qk_warp1`: interleaved pairs, for heads that do not have 64 or 128 columns, or whose angles differ
+//!   between heads.
 //!
-//! The other kernels serve all remaining cases, such as computed angles or a rotation of only some columns:
+//! The following kernels serve all remaining cases, such as computed angles or a rotation of only some
+//! columns:
 //!
 //! - `_warp1`: heads of up to 128 columns, with vec4 accesses.
 //! - `_block`: longer heads, with vec4 accesses.

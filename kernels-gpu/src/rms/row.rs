@@ -37,8 +37,8 @@ pub struct RmsParams {
 /// A source of the rows to normalize: one tensor, or a combination of several, such as `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
     /// Maximum number of tiles (packs per thread) for which a kernel loads the row before any other work,
-    /// such as computing other addresses. Short rows are bound by latency, so they gain from early loads.
-    /// Longer rows are measurably faster if the other work comes first.
+    /// such as computing other addresses. Short rows are bound by latency, so they gain from early loads. For
+    /// longer rows, kernels are measurably faster if the address computations come first.
     const LOAD_FIRST: usize;
     /// Maximum number of tiles (packs per thread) for which a kernel loads the weight before the reduction.
     /// For longer rows, registers do not suffice.
@@ -51,8 +51,8 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
     /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// Whether loads of long rows use the L2 cache policy of the launch. If true, `demote` resets the
-    /// priority of the L2 lines that start in `tile`.
+    /// Whether loads of long rows use the L2 cache policy of the launch. If true, the method `demote` resets
+    /// the priority of L2 lines.
     const USES_L2_POLICY: bool = false;
     /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///
@@ -71,8 +71,8 @@ pub(crate) trait RowSource<T: Elem>: Copy {
 pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Returns a tile that is not loaded yet.
     fn empty() -> Self;
-    /// Returns the f32 values to normalize, for the reduction. If they take more than a conversion to
-    /// compute, this method also stores them for `lanes_again`.
+    /// Returns the f32 values to normalize, for the reduction. If the computation is more than a conversion
+    /// to f32, this method also stores the values, so that `lanes_again` can return them.
     fn lanes(&mut self) -> T::F32Vec;
     /// Returns the same values again, for the result.
     fn lanes_again(&self) -> T::F32Vec;

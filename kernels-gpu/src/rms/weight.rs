@@ -57,8 +57,8 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
 }
 
 /// A weight that may be absent, of type `T`, or f32. `apply` loads it immediately before use, because an f32
-/// weight would need too many registers during the reduction. If `kind` is a constant, the compiler removes
-/// the code for the other types.
+/// weight would need too many registers during the reduction. If `kind` is a constant, the compiler keeps
+/// only the code for this kind of weight.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,

@@ -2,10 +2,10 @@
 //!
 //! Terms: a team is the threads that share a row, and a pack is one 16-byte vector.
 //!
-//! Each step first finds the maximum of several packs. An element then costs one `ex2`, and the sum is
-//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. An fma
-//! `x * log2(e) - max * log2(e)` would save an instruction, but it overflows in rows of `finfo.min`, which
-//! attention masks contain.
+//! Each step first finds the maximum of several packs. Each element then takes one `ex2` instruction, and the
+//! sum is rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. An
+//! fma `x * log2(e) - max * log2(e)` would save an instruction, but it overflows in rows of `finfo.min`,
+//! which attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -71,8 +71,8 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
 /// below 2^-126 become 0.
 ///
 /// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
-/// a 16-bit result hides. For f32, the function computes this rounding error and corrects the result. The
-/// total error is then at most 3 ulp, of which `ex2` causes 2.
+/// is too small to change a 16-bit result. For f32, the function computes this rounding error and corrects
+/// the result. The total error is then at most 3 ulp, of which `ex2` causes 2.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.

@@ -9,9 +9,10 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Vec8;
 
-/// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. A smaller `lse` means that an
-/// additive mask hides all keys of the query with huge negative finite values. The rounding of such an `lse`
-/// to f32 has lost the logarithm of the number of keys.
+/// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. If `lse` is smaller, the backward
+/// pass treats the query as if no key were visible to it. A smaller `lse` means that an additive mask hides
+/// all keys of the query with huge negative finite values. The rounding of such an `lse` to f32 has lost the
+/// logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
 /// Loads `lse * log2(e)` and `delta` of a query.
@@ -34,11 +35,12 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
     [lse, read(p.delta)]
 }
 
-/// Computes `delta`, the sum of `dO * O` over the columns, for each query of a tile. Eight lanes share a
-/// query.
+/// Computes `delta`, the sum of `dO * O` over the columns, for each query of a tile. Eight lanes compute the
+/// sum of one query.
 ///
 /// # Safety
-/// The safety conditions of [`gradients`](super::gradients) apply, with a tile of queries as outer-loop tile.
+/// The safety conditions of [`gradients`](super::gradients) apply, and the outer-loop tile is a tile of
+/// queries.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
@@ -75,8 +77,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, it uses
-/// one 16-byte load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of 8.
+/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, the
+/// function uses one 16-byte load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of
+/// 8.
 ///
 /// # Safety
 /// The row has `dim` readable columns.

@@ -21,8 +21,9 @@ use crate::layout::heads::Heads;
 
 /// Computes the gradients of one outer-loop tile, which contains keys if `KEYS`, otherwise queries.
 ///
-/// For keys, `FIRST` selects `dk`, and `SECOND` selects `dv`. For queries, `FIRST` selects `dq`. `GENERAL`
-/// adds support for a mask, softcap, any scale and any alignment.
+/// `FIRST` and `SECOND` say which gradients the kernel computes. For keys, `FIRST` stands for `dk` and
+/// `SECOND` for `dv`. For queries, `FIRST` stands for `dq`. If `GENERAL`, the kernel supports a mask,
+/// softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
@@ -51,8 +52,8 @@ pub(crate) unsafe fn gradients<
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without the optimization barrier `opaque`, LLVM combines this minimum with a maximum into an
-    // instruction that sm_80 lacks.
+    // Without the optimization barrier `opaque`, LLVM combines the minimum `(coords.first + rows).min(there)`
+    // with a maximum into one instruction that sm_80 lacks.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -137,7 +138,7 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
 ///
 /// # Safety
 /// The tiles of `step` have arrived in shared memory, and a barrier followed. All threads have finished the
-/// step before `step`. The mask is readable.
+/// step before `step`. If there is a mask, it is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,

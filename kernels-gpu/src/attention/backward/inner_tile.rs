@@ -1,4 +1,5 @@
-//! Inner-loop tiles of the attention backward pass. For each outer-loop tile, a block loops over them.
+//! Inner-loop tiles of the attention backward pass. For each outer-loop tile, a block loops over the
+//! inner-loop tiles.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
@@ -25,7 +26,7 @@ pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     pair.map(|(head, stride, rows)| Copier::of(head, stride, [rows, f.dim], threads))
 }
 
-/// A step of the inner loop. It processes one inner-loop tile for one query head.
+/// One iteration of the inner loop, which processes one inner-loop tile for one query head.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     /// The step's number, counted from 0.
@@ -167,8 +168,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns `[lse, delta]` for the two queries that are this lane's columns of an accumulator. `pair` is
-    /// the number of a 16-column block. `operands` selects the left (0) or right (1) half of this block.
+    /// Returns `[lse, delta]` for the two queries whose scores this lane has in an accumulator. `pair` is the
+    /// number of a 16-column block. `operands` selects the left (0) or right (1) eight columns of this block.
     ///
     /// # Safety
     /// A barrier separates this read from [`InnerTile::store`].

@@ -17,7 +17,7 @@ pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     pub lanes: FragmentLanes<DIM16>,
     /// Sliding window: the range of columns that belongs to each row.
     pub window: Window,
-    /// First row of the warp, and the last row of the warp that lies in the sequence.
+    /// Two row numbers: the first row of the warp, and the last row of the warp that lies in the sequence.
     pub span: [u32; 2],
     /// `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
     /// `g = lane / 4`. The values are 0 if the rows are keys.

@@ -7,8 +7,9 @@ use crate::layout::heads::Heads;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// Parameters of the forward pass, including its outputs. `tiles` is the number of outer-loop tiles. They
-    /// are tiles of queries for `dq`, and tiles of keys for `dk` and `dv`.
+    /// Parameters of the forward pass, including its outputs. `tiles` is the number of outer-loop tiles.
+    /// These tiles have queries in the launch that computes `dq`, and keys in the launch that computes `dk`
+    /// and `dv`.
     pub forward: AttentionParams,
     /// The incoming gradient dO. Its shape is that of `out`.
     pub dout: Heads,
@@ -20,7 +21,7 @@ pub struct BackwardParams {
     pub dv: Heads,
     /// Sum of `dout * out` over the columns of each query, f32. It has the shape of `lse`.
     pub delta: *mut f32,
-    /// 1 if the kernels can access every head in units of 16 bytes, otherwise 0.
+    /// 1 if the alignment of every head permits 16-byte accesses, otherwise 0.
     pub vector: u32,
 }
 

@@ -8,8 +8,9 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`,
-/// `w + COMBINERS` and so on. With one warp per block, the loads of all splits would run one after the other.
+/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`, `w +
+/// COMBINERS` and so on. With only one warp per block, the warp would load the results of all splits one
+/// after the other.
 pub const COMBINERS: u32 = 16;
 /// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;
@@ -61,9 +62,9 @@ impl Splits<'_> {
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns the reference for exponents, and the sum of the split weights `exp(lse - reference)`. The
-    /// reference is the largest log-sum-exp of the splits, or 0 if no split has a visible key. All warps
-    /// compute the same values.
+    /// Returns `(reference, total)`. Each split has the weight `exp(lse - reference)`, and `total` is the sum
+    /// of these weights. The reference is the largest log-sum-exp of the splits, or 0 if no split has a
+    /// visible key. All warps compute the same values.
     ///
     /// # Safety
     /// The safety conditions of [`Splits::lse`] apply. In addition, the warp is converged.
@@ -89,7 +90,8 @@ impl Splits<'_> {
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// Returns the weighted sum of splits `warp`, `warp + COMBINERS` and so on, for the columns of this lane.
+    /// Returns the weighted sum of the results of splits `warp`, `warp + COMBINERS` and so on, for the
+    /// columns of this lane.
     ///
     /// # Safety
     /// The safety conditions of [`Splits::lse`] apply.
@@ -186,7 +188,7 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: the host checked that the output is writable in pairs of columns; `dim` is even.
+        // SAFETY: the host checked that the output permits stores of two adjacent columns; `dim` is even.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {

@@ -3,7 +3,8 @@ use crate::attention::mma::params::{AttentionParams, WARPS};
 
 /// Keys per split, and thus per block.
 pub const SPLIT: u32 = 512;
-/// Rows per block. A row is one query of one head. All rows of a block share a key head (GQA).
+/// Rows per block. A row is one query of one query head. All query heads of a block use the same key head
+/// (GQA).
 pub const ROWS: u32 = 16;
 /// Keys per step of a block, 16 per warp.
 pub(crate) const KEYS: u32 = 16 * WARPS;

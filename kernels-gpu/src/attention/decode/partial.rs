@@ -38,7 +38,8 @@ impl<const DIM16: usize> Found<DIM16> {
     /// Stores the result of warp `warp`.
     ///
     /// # Safety
-    /// A barrier separates this call from other uses of the block's shared memory. The warp is converged.
+    /// A barrier separates this call from earlier and later uses of the block's shared memory. The warp is
+    /// converged.
     #[inline(always)]
     pub unsafe fn store(&self, warp: u32, softmax: &RowSoftmax<1>, out: &Accumulator<1, DIM16>) {
         let lane = warp::lane();
@@ -50,7 +51,7 @@ impl<const DIM16: usize> Found<DIM16> {
             }
             let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
-                // SAFETY: the caller synchronized after other uses of this memory; each lane writes its own
+                // SAFETY: the caller synchronized after earlier uses of this memory; each lane writes its own
                 // elements.
                 unsafe { self.lse.set(line, lse) };
             }
@@ -59,7 +60,7 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: the caller synchronized after other uses of this memory. Each lane writes
+                        // SAFETY: the caller synchronized after earlier uses of this memory. Each lane writes
                         // its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
@@ -68,8 +69,8 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps, and writes the result of split `split`. The number `split` counts
-    /// the splits of all row tiles. A thread computes two columns of each row.
+    /// Combines the results of all warps, and writes the result of split `split`. The splits of all row tiles
+    /// are numbered consecutively. A thread computes two columns of each row.
     ///
     /// # Safety
     /// All warps have called [`Found::store`], and a barrier followed. The outputs have room for the split.

@@ -18,7 +18,7 @@ use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
 /// Returns the coordinates of the first query head of the block's group (GQA), and the first row of the
-/// block's row tile. `above` is the number of this row tile in the launch.
+/// block's row tile. `above` is the index of this row tile among the row tiles of all batches and key heads.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -123,9 +123,9 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
     }
 }
 
-/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the key of the first
-/// score. For each of the lane's two rows, `seen` has the first visible key and one past the last visible
-/// key.
+/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the key to
+/// which the first score belongs. For each of the lane's two rows, `seen` has the first visible key and one
+/// past the last visible key.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -1,5 +1,5 @@
-//! The consumer warpgroups of the Hopper attention kernels. They compute attention, with 64 queries each,
-//! while one producer warpgroup loads tiles.
+//! The consumer warpgroups of the Hopper attention kernels. Each one computes attention for 64 queries, while
+//! one producer warpgroup loads tiles.
 //!
 //! The exponentials of a tile take about as long as its matrix multiplications. Two techniques keep the
 //! tensor cores busy during the exponentials:
@@ -7,8 +7,8 @@
 //! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials.
 //!
 //! With three consumer warpgroups, named barriers enforce the order of their matrix multiplications
-//! (ping-pong), which is faster. With two, the kernel uses no such barriers, because they would make it
-//! slower.
+//! (ping-pong), which is faster. With two consumer warpgroups, such barriers would make the kernel slower, so
+//! it does not use them.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -23,7 +23,7 @@ use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
-/// State of a consumer warpgroup, which computes 64 rows of a query tile.
+/// State of a thread of a consumer warpgroup. The warpgroup computes 64 rows of a query tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
@@ -43,7 +43,7 @@ struct Consumer<'a, K: Shape> {
     softmax: OnlineSoftmax,
 }
 
-/// Signals for one warp that it has finished reading a buffer. `empty` is the mbarrier of the buffer.
+/// Signals that the calling warp has finished reading a buffer. `empty` is the mbarrier of the buffer.
 ///
 /// # Safety
 /// The mbarrier is initialized. The whole warp calls this function.
@@ -182,8 +182,8 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile `number`. Key tile 0 is the last one that needs the queries, so their
-    /// buffer is released together with it.
+    /// Releases the buffer of key tile `number`. Key tile 0 is the last key tile of a query tile. With key
+    /// tile 0, the function therefore also releases the buffer of the queries.
     ///
     /// # Safety
     /// The safety conditions of [`consume`] apply.

@@ -1,7 +1,7 @@
 //! Layout of a block's shared memory, including its mbarriers.
 //!
-//! A tile consists of column slices (`PART` columns each). A slice has 64 columns of 16 bits, because the
-//! 128-byte swizzle covers 128 bytes per row.
+//! A tile consists of column slices. A slice has `PART` = 64 columns of 16 bits, because the 128-byte swizzle
+//! covers 128 bytes per row.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -13,7 +13,7 @@ use super::shape::Shape;
 
 /// Bytes per row of a column slice.
 pub(crate) const PART_ROW: u32 = PART * 2;
-/// Alignment of the tiles in bytes. The swizzle pattern repeats after this many bytes.
+/// Alignment of the tiles in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
 const ALIGN: u32 = 1024;
 
 /// Addresses of the regions of shared memory, in this order: query tile, key tiles, value tiles, staged
@@ -40,7 +40,8 @@ pub(crate) struct Buffer {
 pub(crate) struct Slot {
     /// Index of the buffer.
     pub stage: u32,
-    /// Parity of the mbarrier phase. It changes each time the buffer of this stage is reused.
+    /// Parity (0 or 1) of the mbarrier phase to wait for. It changes each time the buffer of this stage is
+    /// reused.
     pub parity: u32,
 }
 

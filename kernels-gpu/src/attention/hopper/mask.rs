@@ -17,8 +17,8 @@ fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Sets scores of the thread's two rows to minus infinity: in row `row`, those of keys from `ends[row]` on.
-/// `ends` counts from the first key of the tile.
+/// Hides keys from the thread's two rows: in row `row`, sets the scores of the keys from `ends[row]` on to
+/// minus infinity. The indices in `ends` count from the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;

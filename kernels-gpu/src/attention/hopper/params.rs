@@ -18,8 +18,8 @@ pub struct Tiles {
     pub dim: u32,
     /// Keys per tile.
     pub keys: u32,
-    /// Number of consumer warpgroups, which compute 64 queries each. A block also has one producer warpgroup,
-    /// which loads.
+    /// Number of consumer warpgroups, which compute 64 queries each. In addition, a block has one producer
+    /// warpgroup, which loads tiles.
     pub groups: u32,
     /// Pipeline stages: key tiles, and as many value tiles, in flight.
     pub stages: u32,
@@ -39,8 +39,8 @@ pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged:
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Tile sizes for head dimensions up to 128. They are used if the number of keys fills tiles of 128 keys
-/// better than tiles of 144 keys.
+/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. They are used if the number
+/// of keys fills tiles of 128 keys better than tiles of 144 keys.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };

@@ -1,7 +1,7 @@
 //! The producer warpgroup of the Hopper attention kernels, which loads tiles into shared memory.
 //!
-//! One thread issues the TMA copies of queries and keys, and another thread those of values, as soon as a
-//! buffer is free. If there is a mask, one warp loads it.
+//! One thread issues the TMA copies of queries and keys, and a second thread issues the TMA copies of values.
+//! Each copy starts as soon as its buffer is free. If there is a mask, one warp loads it.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
@@ -102,7 +102,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
 }
 
 /// Iterates over the query tiles of the block. Calls `first` for each query tile that has visible keys. Then
-/// calls `then` for each of its key tiles, from last to first, with the pipeline position and the first key.
+/// calls `then` for each key tile of this query tile, from last to first. The arguments of `then` are the
+/// query tile, the pipeline stage, and the index of the first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

@@ -13,12 +13,13 @@ pub(crate) struct QueryTile {
     pub head: u32,
     /// First query of the tile.
     pub row: u32,
-    /// Number of key tiles that have visible keys. They are the tiles from key 0 of the batch on.
+    /// Number of key tiles that have keys visible to this query tile. The first of these key tiles starts at
+    /// key 0.
     pub key_tiles: u32,
 }
 
 /// Iterates over the numbers of the query tiles of this block. If the grid has fewer blocks than query tiles,
-/// blocks are persistent. Otherwise, each block has one tile.
+/// a block computes several query tiles. Otherwise, each block has one query tile.
 #[inline(always)]
 pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
     let (mut next, step, end) = (thread::block_index()[0], thread::grid_dim()[0], p.tiles);
@@ -32,9 +33,9 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 impl QueryTile {
     /// Returns the query tile with number `number`.
     ///
-    /// Causal kernels process one section (a group of heads) after the other, so that the keys and values of
-    /// a section stay in L2. In a section, the tiles with the most keys come first. The tiles with few keys
-    /// then fill idle SMs at the end of the launch.
+    /// Causal kernels process the heads in sections (groups of heads). They finish one section before the
+    /// next, so that the keys and values of a section stay in L2. In a section, the tiles with the most keys
+    /// come first. The tiles with few keys then fill idle SMs at the end of the launch.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -58,8 +59,8 @@ impl QueryTile {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns one past the last visible key for query `row` and for query `row + 8`. Both results count from
-    /// key `first`.
+    /// Returns, for query `row` and for query `row + 8`, the index of the first key that the query does not
+    /// attend to. The indices count from key `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;

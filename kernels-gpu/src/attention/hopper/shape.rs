@@ -39,7 +39,8 @@ pub(crate) trait Shape: Copy {
     const PADDED: bool;
 }
 
-/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P` must be `S / 8`.
+/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P`, the number of 16-key blocks per
+/// key tile, must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,
@@ -86,7 +87,8 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// A kernel whose tile sizes are a constant of `params`. For example, `Kernel64` has the sizes `D64`.
+        /// A kernel whose tile sizes are one of the constants in the module `params`. For example, `Kernel64`
+        /// has the sizes `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },

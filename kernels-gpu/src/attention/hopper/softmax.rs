@@ -36,8 +36,9 @@ impl OnlineSoftmax {
     /// accumulator must be multiplied.
     ///
     /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. The function
-    /// then subtracts the maximum before it multiplies by the scale, so that equal scores give exactly 0.
-    /// Without `added`, it uses one `fma`, whose rounding error would be large for huge scores.
+    /// then subtracts the maximum before it multiplies by the scale, so that the exponents of equal scores
+    /// are exactly 0. Without `added`, the function uses one `fma`, whose rounding error would be large for
+    /// huge scores.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;

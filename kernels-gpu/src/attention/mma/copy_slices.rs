@@ -1,7 +1,7 @@
 //! Asynchronous copies of tile rows to shared memory that a warp issues one by one between its MMAs.
 //!
-//! A row has `2 DIM16` chunks of 16 bytes, one chunk per lane. If it has fewer than 32 chunks, one copy
-//! instruction of a warp covers several rows.
+//! A row has `2 DIM16` chunks of 16 bytes, and a lane copies one chunk. If a row has fewer than 32 chunks,
+//! one copy instruction of a warp covers several rows.
 //!
 //! The single-buffered forward kernel uses these copies. This kernel has no free registers. It therefore
 //! keeps its block state in shared memory, and computes each source address from the previous one.
@@ -50,9 +50,9 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the `limit` that [`WarpCopies::of`] takes: `rows`, the number of rows in the sequence, minus
-    /// this lane's first row. If the lane's chunk lies outside the head dimension, it returns `i32::MIN`, so
-    /// that the lane reads nothing.
+    /// Returns the argument `limit` for [`WarpCopies::of`]: the number of rows of the sequence from this
+    /// lane's first row on. `rows` is the number of rows in the sequence. If the lane's chunk lies outside
+    /// the head dimension, it returns `i32::MIN`, so that the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
@@ -146,7 +146,7 @@ pub(super) struct BlockState<T> {
 }
 
 impl<T> BlockState<T> {
-    /// Writes this state to shared memory from thread 0. A barrier must follow before any thread reads it.
+    /// Thread 0 writes this state to shared memory. A barrier must follow before any thread reads it.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where

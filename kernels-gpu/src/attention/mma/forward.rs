@@ -1,5 +1,5 @@
 //! Double-buffered attention forward kernel. A block computes one tile of queries against all keys that these
-//! queries attend to. It copies one tile of keys and values while it computes on another tile.
+//! queries attend to. The block copies one tile of keys and values while it computes on the previous tile.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;

@@ -47,8 +47,8 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
     }
 
-    /// Starts to copy tile number `tile`, of keys or values as `side` says. Does nothing if `tile` is not
-    /// below `end`.
+    /// Starts to copy tile number `tile`. `side` selects keys (0) or values (1). Does nothing if `tile` is
+    /// not below `end`.
     ///
     /// # Safety
     /// The tensors are readable. A barrier separates this copy from earlier accesses to the buffer.

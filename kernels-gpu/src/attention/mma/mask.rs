@@ -92,13 +92,14 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Smallest finite value that a mask adds to a score. Its product with `log2(e)` is finite, too. If a mask
-/// hides all keys of a row with `torch.finfo(dtype).min`, the result is therefore the mean of all values, as
-/// in torch.
+/// Smallest finite value that a mask adds to a score. The product of this value and `log2(e)` is finite, too.
+/// If a mask hides all keys of a row with `torch.finfo(dtype).min`, the result is therefore the mean of all
+/// values, as in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns the value that is added to a score for mask element `element`. The caller later multiplies the
-/// score by `1 / unscale`. The value for a finite negative element is finite.
+/// Returns `element * unscale`, the value that mask element `element` adds to a score. After the addition,
+/// the caller multiplies the score by `1 / unscale`. If `element` is finite and negative, the returned value
+/// is finite.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -106,8 +107,8 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head as a matrix. Its rows are queries and its columns are keys, or its rows are keys and
-/// its columns are queries.
+/// The mask of one head as a matrix. In the backward pass for keys, its rows are keys and its columns are
+/// queries. In all other kernels, its rows are queries and its columns are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
@@ -166,8 +167,8 @@ impl Lines {
         }
     }
 
-    /// Adds `load(address) * log2(e)` to each score, with the address of its mask element. An element has
-    /// `size` bytes. If the mask broadcasts over rows, each element is read once.
+    /// Adds `load(address) * log2(e)` to each score. `address` is the address of the mask element of this
+    /// score. A mask element has `size` bytes. If the mask broadcasts over rows, each element is read once.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.
@@ -187,8 +188,8 @@ impl Lines {
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler loads all mask elements of the tile at once, and the
-            // registers do not suffice.
+            // Without this warp barrier, the compiler loads all mask elements of the tile at once. These
+            // elements would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

@@ -73,9 +73,9 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     }
 }
 
-/// Adds the product of the A operands `left(0)` to `left(STEPS - 1)` and the tile `right` to `sums`. It reads
-/// each 16 x 16 matrix of the tile two steps before its use. After the MMAs with matrix `i`, it calls
-/// `operands(i)`.
+/// Adds the product of the A operands `left(0)` to `left(STEPS - 1)` and the tile `right` to `sums`. The
+/// function reads each 16 x 16 matrix of the tile two steps before the MMAs that use it. After the MMAs with
+/// matrix `i`, it calls `operands(i)`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.

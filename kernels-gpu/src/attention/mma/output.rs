@@ -73,8 +73,8 @@ impl<T: MatrixElem> Output<T> {
         }
     }
 
-    /// Writes the first `cols` elements of a 16-byte chunk. If the rows permit 16-byte stores, `cols` is 0 or
-    /// 8.
+    /// Writes the first `cols` elements of a 16-byte chunk. If the alignment of the rows permits 16-byte
+    /// stores, `cols` is 0 or 8.
     ///
     /// # Safety
     /// The `cols` elements at `to` are writable.

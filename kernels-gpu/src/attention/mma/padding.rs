@@ -1,7 +1,7 @@
 //! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
 //!
-//! The blocks that have no tile in any sequence clear it. This code is separate from the attention loop,
-//! because the loop needs all registers.
+//! The blocks that have no tile in any sequence clear the padding. The function for padding is separate from
+//! the attention loop, because the loop needs all registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 

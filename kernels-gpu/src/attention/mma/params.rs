@@ -43,7 +43,7 @@ pub struct AttentionParams {
     /// not write it.
     pub lse: *mut f32,
     /// Packed sequences: row at which each sequence starts in the query tensor, followed by the end of the
-    /// last sequence. If null, the tensor is not packed, and each batch has `queries` queries.
+    /// last sequence. If the pointer is null, the tensor is not packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
     /// Packed sequences: row at which each sequence starts in the key tensor, followed by the end of the last
     /// sequence. If null, the tensor is not packed.
@@ -62,10 +62,10 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head: of one batch, or of all packed sequences together.
+    /// Number of query tiles per head. They are the tiles of one batch, or of all packed sequences together.
     pub tiles: u32,
-    /// 1 if the kernels can read every head in units of 16 bytes, otherwise 0. The value 0 requires the
-    /// general kernels, which then read single elements.
+    /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. The value 0 requires the general
+    /// kernels (const parameter `GENERAL`), which then load single elements.
     pub vector: u32,
     /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1: later
     /// queries attend to more keys, so the longest tiles start first.
@@ -74,9 +74,11 @@ pub struct AttentionParams {
     pub before: i32,
     /// Sliding window: number of keys after its own position that a query attends to.
     pub after: i32,
-    /// The factor of QKᵀ. It is positive, except in the general kernels, which permit any value.
+    /// The factor by which the kernels multiply QKᵀ. Kernels whose const parameter `GENERAL` is false require
+    /// a positive factor.
     pub scale: f32,
-    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only the general kernels support it.
+    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only kernels with the const parameter
+    /// `GENERAL` support a softcap.
     pub softcap: f32,
 }
 

@@ -7,8 +7,8 @@ use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
 /// [`RowSoftmax::advance`] ignores a rise of the row maximum by less than this difference of base-2
-/// exponents. It is so small that the largest probability still rounds to 1. Without the addition of this
-/// constant, ptxas spills registers.
+/// exponents. The difference is so small that the largest probability still rounds to 1. The constant exists
+/// because ptxas spills registers without this addition.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA

@@ -132,8 +132,8 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
     }
 }
 
-/// Copies rows of a head from global memory to a tile, with all threads of a block. In every pass over the
-/// rows, a thread copies the chunk with the same index in its row.
+/// Copies rows of a head from global memory to a tile, with all threads of a block. Each pass copies several
+/// rows, one 16-byte chunk per thread. A thread copies the same chunk index in every pass.
 pub(crate) struct Copier<T, const DIM16: usize> {
     /// This thread's chunk in the first row of the head.
     from: *const T,
@@ -149,7 +149,8 @@ pub(crate) struct Copier<T, const DIM16: usize> {
     cols: u32,
     /// Rows per pass.
     pass: u32,
-    /// True if every thread copies a chunk, and all chunks have eight columns of the head.
+    /// True if every thread of the block copies a chunk in each pass, and every chunk lies inside the head
+    /// dimension.
     whole: bool,
 }
 
@@ -170,7 +171,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
 
     /// Starts to copy `count` rows of the head, from row `first` on. Rows and columns outside the head become
     /// zero in the tile. `vector` says that rows are aligned to 16 bytes and their length is a multiple of 16
-    /// bytes. If it is false, the threads read single elements.
+    /// bytes. If `vector` is false, the threads read single elements.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until

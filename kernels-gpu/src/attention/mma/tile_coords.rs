@@ -58,9 +58,10 @@ impl TileCoords {
     /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. Tile
     /// numbers count the tiles of all packed sequences.
     ///
-    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from
-    /// `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs no
-    /// lengths of other sequences, so that a block finds its sequence by binary search.
+    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from `start /
+    /// rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs only the
+    /// start of the sequence, not the lengths of the sequences before it. A block can therefore find its
+    /// sequence by binary search.
     ///
     /// # Safety
     /// The safety conditions of [`TileCoords::of_block`] apply. In addition, the launch has packed sequences.
@@ -116,7 +117,8 @@ impl TileCoords {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Pointer to the first query of the sequence, in `q` or in another tensor with the shape of `q`.
+    /// Pointer to the first query of the sequence, in `q` or in a tensor with the shape of `q`, such as the
+    /// output.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)

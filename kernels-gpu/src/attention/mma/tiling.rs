@@ -12,17 +12,17 @@ pub struct Tiling {
     /// Largest head dimension, in units of 16.
     pub dim16: usize,
     /// Rows of an inner-loop tile, in units of 16. The rows are keys. If the kernel computes gradients of
-    /// keys, they are queries.
+    /// keys, the rows are queries.
     pub cols16: usize,
     /// Number of buffers for key tiles, and of buffers for value tiles.
     ///
-    /// With two, the block copies one tile while it computes on the other tile. With one, it copies values
-    /// while it computes QKᵀ, and the next keys while it computes PV.
+    /// With two buffers, the block copies one tile while it computes on the previous tile. With one buffer,
+    /// it copies values while it computes QKᵀ, and the next keys while it computes PV.
     pub buffers: u32,
 }
 
 impl Tiling {
-    /// Rows per block. The rows are queries. If the kernel computes gradients of keys, they are keys.
+    /// Rows per block. The rows are queries. If the kernel computes gradients of keys, the rows are keys.
     pub const fn rows(&self) -> u32 {
         self.warps * 16 * self.rows16 as u32
     }

@@ -1,8 +1,8 @@
 //! Sliding windows of attention: the range of keys that a query attends to, and the range of queries that
 //! attend to a key.
 
-/// A sliding window: row `i` of the score matrix has the columns from `i + offset - before` to
-/// `i + offset + after`, inclusive. Rows are queries and columns are keys. After [`Window::transposed`], rows
+/// A sliding window: in row `i` of the score matrix, the columns from `i + offset - before` to `i + offset +
+/// after`, inclusive, are visible. Rows are queries and columns are keys. After [`Window::transposed`], rows
 /// are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
@@ -31,28 +31,30 @@ impl Window {
         (row as i32 + self.offset - self.before).max(0)
     }
 
-    /// One past the last column of the row. If the row has no columns, the result can be less than
+    /// One past the last column of the row. If no column of the row is visible, the result can be less than
     /// [`Window::first`].
     #[inline(always)]
     pub fn end(&self, row: u32) -> i32 {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of tiles that contain a column of rows `first` to `last`: first tile, and one past
-    /// the last tile. A tile has `size` columns.
+    /// Returns the range of tiles that contain a visible column of rows `first` to `last`. The range is the
+    /// first tile, and one past the last tile. A tile has `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;
         [self.first(first) as u32 / size, end.div_ceil(size)]
     }
 
-    /// Returns true if rows `first` to `last` have none of the columns from `col` to `col + size - 1`.
+    /// Returns true if all columns from `col` to `col + size - 1` are hidden in all rows from `first` to
+    /// `last`.
     #[inline(always)]
     pub fn hides(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.end(last) <= col as i32 || self.first(first) >= (col + size) as i32
     }
 
-    /// Returns true if each row from `first` to `last` has all columns from `col` to `col + size - 1`.
+    /// Returns true if all columns from `col` to `col + size - 1` are visible in all rows from `first` to
+    /// `last`.
     #[inline(always)]
     pub fn shows(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.first(last) <= col as i32 && self.end(first) >= (col + size) as i32

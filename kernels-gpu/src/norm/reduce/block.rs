@@ -36,8 +36,8 @@ pub(crate) trait PartMoments: Copy {
     fn push(&mut self, lanes: [f32; 4]);
     /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
-    /// Reduces over the block. All threads of the block call this method once, and all get the result. `cols`
-    /// is the number of columns and its reciprocal.
+    /// Reduces over the block. All threads of the block call this method once, and all of these threads get
+    /// the result. `cols` is the number of columns and its reciprocal.
     fn finish<T: Elem, A: Access>(
         self,
         row: BlockRow<T>,

@@ -4,7 +4,7 @@
 //! whose threads add the same elements as torch's threads. An RMSNorm that a model computes as
 //! `x.float().pow(2).mean(-1)` uses a team of one warp.
 //!
-//! Kernels whose warps process several heads call single steps of these reductions.
+//! Kernels whose warps process several heads call only some of the functions of these reductions.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
@@ -17,8 +17,8 @@ pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if the number of columns is a multiple of 4. torch then merges means with another formula: see
-    /// [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. torch then merges the means of two threads with a
+    /// different formula: see [`Welford::with`].
     pub by_fours: bool,
 }
 

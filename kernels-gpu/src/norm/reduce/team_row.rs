@@ -1,7 +1,7 @@
 //! A row that a team (the threads that share the row) reads twice: to reduce it, then to normalise it.
 //!
-//! Between the two passes, the row is staged in shared memory. The tiles that do not fit there are loaded
-//! again from global memory.
+//! Between the two passes, the row is staged in shared memory. The tiles that do not fit in shared memory are
+//! loaded again from global memory.
 //!
 //! A tile is one vec4 (four columns) for each thread of the team. In a team of `size` threads, thread `rank`
 //! has the four columns from `4 * (rank + tile * size)` on. torch's kernels assign columns to threads in the
@@ -51,7 +51,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         LEN * (self.team.rank + tile * self.team.size)
     }
 
-    /// Returns the thread's columns of `tile`. In the result, they are the columns of tile 0.
+    /// Returns the thread's columns of `tile`. In the returned object, these columns have the tile number 0.
     #[inline(always)]
     pub fn columns(&self, tile: u32) -> Vec4Columns {
         Vec4Columns::of_one(self.first(tile), self.cols)
@@ -79,7 +79,8 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     }
 
     /// Loads the row, copies the tiles that fit to shared memory, and reduces the row. `cols` is the number
-    /// of columns per row. A team (threads that share a row) passes it even if it has no row.
+    /// of columns per row. A team (threads that share a row) must pass the correct `cols` even if it has no
+    /// row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         // With scalar access, a vec4 (four columns) takes four loads, so one vec4 keeps enough loads in

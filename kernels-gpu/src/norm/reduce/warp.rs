@@ -10,9 +10,9 @@
 //! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. Here, lane `l` has the
 //! accumulators of lane `l` of all four torch warps.
 //!
-//! If the number of columns is not divisible by 4, torch adds the elements in another order. The reductions
-//! in this module keep the order of the vectorised kernel, so their bits can differ from torch's. They merge
-//! means with the formula that torch uses for these rows.
+//! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
+//! reductions in this module keep the order of the vectorised kernel, so their bits can differ from torch's.
+//! For such rows, they merge means with the same formula as torch.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
@@ -27,7 +27,7 @@ pub(crate) const GROUP: usize = 4;
 
 /// The accumulators of one thread for a reduction of a row by one warp.
 pub(crate) trait Moments: Copy {
-    /// The accumulators for the reduction of the same norm by the four warps of a block.
+    /// Type of the accumulators that compute the same norm if the four warps of a block share the row.
     type Part: PartMoments;
     /// The accumulators before the first element.
     const EMPTY: Self;
@@ -59,8 +59,8 @@ impl LayerNorm {
         Welford { mean: self.mean[warp], m2: self.m2[warp], count: self.count[warp] }
     }
 
-    /// For each of torch's four warps, reduces over the lanes. Then it merges the four results. The final
-    /// result is in lane 0.
+    /// For each of torch's four warps, reduces the accumulators over the lanes. Then merges the four results.
+    /// The final result is in lane 0.
     #[inline(always)]
     fn reduce_uneven(self, by_fours: bool) -> Welford {
         let mut warps = self.warps();
@@ -82,14 +82,14 @@ impl LayerNorm {
     /// elements, at least one, of each torch warp. The result is in lane 0.
     ///
     /// A warp reduction does not use half of the lanes after its first step. In this function, these lanes
-    /// reduce the elements of another torch warp.
+    /// reduce the elements of a second torch warp.
     #[inline(always)]
     fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
         let eighth = a.reduce_even_with(c, 16).reduce_even_with(b.reduce_even_with(d, 16), 8);
         let warp_tile = eighth.reduce_even_from(4, eighth.half());
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
-        // Lane 0 has the result of `a`, lane 8 that of `b`, lane 16 that of `c`, and lane 24 that of `d`.
+        // Lane 0 has the result of `a`, lane 8 has the result of `b`, lane 16 of `c`, and lane 24 of `d`.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
         let pair = warp_tile.with(warp_tile.above(16, upper), true);
         pair.with(pair.above(8, of(b) + of(d)), true)

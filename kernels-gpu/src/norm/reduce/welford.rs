@@ -39,12 +39,13 @@ impl Welford {
     }
 
     /// Merges the means and the `m2` of two disjoint sets of elements. `self` is from the thread or warp with
-    /// the lower index, `upper` from the one with the higher index.
+    /// the lower index, and `upper` is from the thread or warp with the higher index.
     ///
     /// torch has two formulas for the mean. Its vectorised kernel, for a number of columns divisible by 4
     /// (`by_fours`), computes the weighted sum of both means. For two equal means, this sum can have a
-    /// rounding error. torch's kernel for other numbers of columns adds a fraction of the difference of the
-    /// means. For two equal means, this sum is exact, so a constant row has a variance of exactly 0.
+    /// rounding error. If the number of columns is not divisible by 4, torch's kernel adds a fraction of the
+    /// difference of the means to `self.mean`. For two equal means, this sum is exact, so a constant row has
+    /// a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -114,7 +115,8 @@ impl Welford {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// Returns the mean and the `m2` of lane `lane + distance`. The caller passes its count.
+    /// Returns the mean and the `m2` of lane `lane + distance`. The caller passes `count`, the number of
+    /// elements of that lane.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
@@ -124,8 +126,8 @@ impl Welford {
     /// Reduces over the `2 * distance` lanes from the calling lane on, in steps that halve the distance.
     ///
     /// All lanes have the same count, at least 1, so no count is exchanged. `half` is the result of
-    /// [`Welford::half`] for this count. The result is valid in lanes that have `2 * distance - 1` lanes
-    /// above them.
+    /// [`Welford::half`] for this count. The result is valid only in lanes `l` for which lane `l + 2 *
+    /// distance - 1` exists.
     #[inline(always)]
     pub fn reduce_even_from(self, mut distance: u32, half: f32) -> Self {
         let mut all = self;
