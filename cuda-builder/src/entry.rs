@@ -63,7 +63,8 @@ pub enum EntryError {
         /// The part that could not be parsed.
         text: String,
     },
-    /// The `//@entry` comment is in a function that is not an entry and was not inlined into one.
+    /// The `//@entry` comment is in a function that is not an entry and that the compiler did not inline into
+    /// an entry.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
         /// The function's name.

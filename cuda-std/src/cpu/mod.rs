@@ -5,9 +5,9 @@
 //! threads of one block run alternately on one core, and each warp runs until it must wait.
 //!
 //! Each block has its own thread order, which is the same in every run. Results therefore never depend on the
-//! machine or its load. If a kernel lacks a barrier, some block computes a wrong result.
-//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, and `OXIWARP_THREAD_ORDER=index` runs all threads in
-//! the order of their index.
+//! machine or its load. The orders of different blocks differ, so a missing barrier leads to a wrong result
+//! in at least one block. `OXIWARP_THREAD_ORDER=<number>` selects different orders, and
+//! `OXIWARP_THREAD_ORDER=index` runs all threads in the order of their index.
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
@@ -37,8 +37,8 @@
 //!
 //! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other. This
 //! is the only cycle between files that the test `test_rust_modules.py` allows. The type `Block` stores, for
-//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The other
-//! files call `block::with` to find the running thread.
+//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The files
+//! `copies`, `matrix`, `race` and `warp` call `block::with` to find the running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;

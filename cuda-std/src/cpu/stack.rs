@@ -124,8 +124,8 @@ pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool no longer exists, and
-/// the function frees the stacks.
+/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool of stacks no longer
+/// exists, and the function frees `stacks`.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

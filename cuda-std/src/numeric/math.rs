@@ -35,7 +35,7 @@ functions! {
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // The negative signs of `x` and `inverse` cancel. With them, the result is -0 if `x` is -0.
+    // The minus signs of `-x` and `-inverse` cancel. Because of these signs, the result is -0 if `x` is -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 

@@ -44,7 +44,8 @@ pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
 
 #[inline(always)]
 pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as in `shfl_xor`. The last argument of `shfl.up` is the lowest source lane, 0.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part. The last argument of `shfl.up` is the lowest source lane, 0.
     unsafe { shfl_up_(mask, value, delta, 0) }
 }
 

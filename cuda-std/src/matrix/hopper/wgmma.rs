@@ -63,7 +63,8 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
 /// Starts `d += a * b`, with `a` from registers. `b` (K x N) is in shared memory and contiguous along N.
 ///
 /// # Safety
-/// The requirements of [`mma_shared`] apply.
+/// The whole warpgroup calls this function. Operand `b` is complete in shared memory. `d` is not read before
+/// [`wait`] and [`settle`].
 #[inline(always)]
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller ensures that the whole warpgroup makes the call and that operand `b` is complete.
