@@ -45,7 +45,8 @@ const KNOWN: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// Two `//@entry` comments, or such a comment and a directive of the compiler, contradict each other.
+    /// Two `//@entry` comments of one kernel contradict each other, or such a comment contradicts a directive
+    /// that the compiler wrote.
     #[error("entry {entry}: .{first} and .{second} contradict each other")]
     Contradiction {
         /// The entry's name.

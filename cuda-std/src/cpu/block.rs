@@ -221,8 +221,8 @@ impl Block {
     /// Returns the fault of a block in which no thread can continue.
     ///
     /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the block
-    /// barrier. The function then reports the warp call, because the block barrier could complete if the
-    /// threads left this call.
+    /// barrier. The function then reports the warp call, because the block barrier waits for the threads at
+    /// this call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
         if let Some(thread) = first(State::AtCall) {

@@ -15,8 +15,9 @@ const UNIT: usize = 2;
 /// Summary of all reads, or all writes, of a unit (2 bytes) between two consecutive barriers of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// Value of the counter of block barriers at the time of the accesses. The counter starts at 1, and the
-    /// value 0 means that there was no access. The counter wraps after 2^32 barriers, which take hours.
+    /// Value of the counter of block barriers at the time of the accesses. The counter is at least 1 while a
+    /// block runs, so the value 0 means that there was no access. The counter wraps after 2^32 barriers,
+    /// which take hours.
     barriers: u32,
     /// Number of warp barriers that the warp of `thread` executed before the last access.
     rendezvous: u32,

@@ -2,8 +2,9 @@
 //!
 //! Creating a stack takes two system calls and page faults, which is more time than a small block takes.
 //! Every stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process.
-//! Therefore [`STACKS`] limits the number of kept stacks and, through [`Permit`], the number of stacks in
-//! use. With blocks of 1024 threads, at most twelve blocks run at once.
+//! Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. It also limits the
+//! number of stacks in use, for which each running block needs a [`Permit`]. With blocks of 1024 threads, at
+//! most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -28,8 +28,8 @@ pub(crate) struct HeadsMap {
     pub sizes: [u64; 4],
     /// Strides in bytes between tokens, heads and batches. Each must be a multiple of 16 and less than 2^40.
     pub strides: [u64; 3],
-    /// Columns and tokens that one TMA copy moves, at most 64 columns. The copy has the 128-byte swizzle in
-    /// shared memory. Elements outside the tensor are filled with zeros.
+    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. The copy has the 128-byte
+    /// swizzle in shared memory. Elements outside the tensor are filled with zeros.
     pub part: [u32; 2],
 }
 
