@@ -48,8 +48,8 @@ impl Built {
     /// [`Built::files`]. A copy starts with comments that name its sources. A later build can use the copies
     /// as prebuilt PTX.
     ///
-    /// The list is empty after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took its PTX from
-    /// copies of an earlier build.
+    /// The list is empty after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took prebuilt PTX
+    /// from the folder to which it would copy.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }

@@ -99,15 +99,19 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     )
 }
 
-/// Returns the sum of `value` over the block. Every thread of the block must call the function. Shared memory
-/// is taken from `memory` as in [`reduce`].
+/// Returns the sum of `value` over the block, which has a multiple of 32 threads.
+///
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call [`sync`]
+/// before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over the block. Every thread of the block must call the function. Shared
-/// memory is taken from `memory` as in [`reduce`].
+/// Returns the maximum of `value` over the block, which has a multiple of 32 threads.
+///
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call [`sync`]
+/// before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)

@@ -69,10 +69,10 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 
 /// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
-/// A kernel calls this function in its first line. ptxas then limits the registers per thread, so that this
-/// number of blocks fits on an SM. Rust has no attribute for launch bounds. On PTX, the function therefore
-/// leaves a comment, which `cuda_builder` converts into the directives `.maxntid` and `.minnctapersm`. The
-/// CPU executor rejects blocks with more threads, as the CUDA driver does.
+/// A kernel calls this function in its first line. ptxas then limits the registers per thread, so that
+/// `MIN_BLOCKS` blocks of `MAX_THREADS` threads fit on an SM. Rust has no attribute for launch bounds. On
+/// PTX, the function therefore leaves a comment, which `cuda_builder` converts into the directives `.maxntid`
+/// and `.minnctapersm`. The CPU executor rejects blocks with more threads, as the CUDA driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();

@@ -36,9 +36,9 @@ struct Text {
     entries: BTreeMap<String, Range<usize>>,
 }
 
-/// The table that `build.rs` generates. For each architecture, the first field lists the ops: name, first
-/// lines of the PTX, and an index into the second field. The second field has the compressed remainders of
-/// the PTX texts.
+/// The table that `build.rs` generates. For each architecture, the first field lists the ops. An op has its
+/// name, the first lines of its PTX, and an index into the second field. The second field has the compressed
+/// remainders of the PTX texts.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also
