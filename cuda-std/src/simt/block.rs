@@ -101,8 +101,8 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
 
 /// Returns the sum of `value` over the block, which has a multiple of 32 threads.
 ///
-/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call [`sync`]
-/// before a second reduction that uses the same bytes of shared memory.
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
+/// [`sync`] before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
@@ -110,8 +110,8 @@ pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
 
 /// Returns the maximum of `value` over the block, which has a multiple of 32 threads.
 ///
-/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call [`sync`]
-/// before a second reduction that uses the same bytes of shared memory.
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
+/// [`sync`] before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)
