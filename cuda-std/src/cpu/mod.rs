@@ -23,8 +23,8 @@
 //! - **Spinning is not supported.** The executor switches threads only at a barrier or an exchange. A kernel
 //!   that spins until another thread writes memory never ends.
 //!
-//! A thread that never waits passes its stack to the next thread. A kernel without barriers therefore uses
-//! one stack per core. The table shows times on one core of an AMD EPYC
+//! When a thread returns, the next thread that starts on this core uses its stack. A kernel without barriers
+//! therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
 //! (benches/results/decisions/executor.txt):
 //!
 //! | case | time |

@@ -30,8 +30,8 @@ pub fn warp_group() -> u32 {
 }
 
 /// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. The
-/// launch must request up to `align - 16` additional bytes of shared memory, because this function may skip
-/// bytes.
+/// function skips up to `align - 16` bytes to reach this address. The launch must therefore request `align -
+/// 16` bytes more than the kernel uses.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)

@@ -52,13 +52,14 @@ impl Rows {
         self.is_aligned(cols, element, 16)
     }
 
-    /// Whether all rows start and end at a boundary of an L2 cache line. Rows have `cols` elements of
-    /// `element` bytes.
+    /// Whether all rows start and end at a boundary of an L2 cache line. A row has `cols` elements, and
+    /// `element` is the size of one element in bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Whether all rows start and end at a multiple of `bytes`. Rows have `cols` elements of `element` bytes.
+    /// Whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols` elements,
+    /// and `element` is the size of one element in bytes.
     pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
         let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
         (self.base as usize).is_multiple_of(bytes)

@@ -130,8 +130,8 @@ impl Cuda {
     }
 
     /// Returns the `CUfunction` of a kernel. The first call for a kernel loads it and sets its shared memory
-    /// limit and carveout. Later calls do not change them, so all launches of a kernel must need the same
-    /// values.
+    /// limit and carveout. Later calls do not change the limit and the carveout, so all launches of a kernel
+    /// must need the same values.
     fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))

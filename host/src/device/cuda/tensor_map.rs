@@ -43,8 +43,8 @@ impl Cuda {
         let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
         let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
-        // SAFETY: the driver writes only to `map`. Each array has 4 values, the rank of the tensor, but
-        // `strides` has 3, as the driver expects.
+        // SAFETY: the driver writes only to `map`. The tensor has rank 4. As the driver expects, `strides`
+        // has 3 values, and each of the other arrays has 4 values.
         let code = unsafe {
             let map = (&raw mut map).cast();
             let (interleave, fill) = (0, 0);
