@@ -58,8 +58,8 @@ impl Device {
     /// run old PTX on a new GPU.
     ///
     /// # Errors
-    /// Returns an error if there is no driver or no such GPU, if this build has no PTX for `arch`, or if the
-    /// GPU cannot run it.
+    /// Returns an error if there is no driver or no such GPU. Also fails if this build has no PTX for `arch`,
+    /// or if the GPU cannot run this PTX.
     pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
         Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }

@@ -2,8 +2,8 @@
 //! registers.
 //!
 //! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows: `row = 16 * (t / 32) + t %
-//! 32 / 4` and `row + 8`. Its register `4 * j + 2 * r + c` is in the first (`r = 0`) or second (`r = 1`) of
-//! these rows. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
+//! 32 / 4` and `row + 8`. Register `4 * j + 2 * r + c` of the thread is in the first row if `r = 0`, in the
+//! second row if `r = 1`. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
 //!
 //! Eight consecutive registers, rounded to 16 bits and packed in pairs, are the operand `a` (16 columns) of a
 //! following multiplication. The threads therefore exchange no data between the two multiplications.

@@ -1,5 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! has eight columns per tile: one pack (16-byte vector) of a 16-bit row, two packs of an f32 row.
+//! has eight columns per tile. These are one pack (16-byte vector) of a 16-bit row, or two packs of an f32
+//! row.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};

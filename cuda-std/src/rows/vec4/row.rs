@@ -138,8 +138,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     /// Returns row `at` of `rows`. If the row does not exist, nothing is written to it.
     ///
     /// # Safety
-    /// While the kernel runs, the columns of `columns` are writable in every row of `rows`, and no other
-    /// thread has the same columns of the same row. The rows satisfy the conditions of the access type `A`.
+    /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
+    /// has the same columns of the same row. The rows satisfy the conditions of the access type `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
