@@ -2,10 +2,11 @@
 //! take its address.
 //!
 //! TMA reads a tensor map directly from the kernel parameters, so the kernel needs the address of the
-//! parameter. A Rust reference would point to a copy. Therefore inline assembly contains `@argument_0` for
-//! argument 0, and [`name`] replaces it by the compiler's name, `<entry>_param_0`. Every argument with such a
-//! placeholder is a tensor map. Rust aligns arguments to at most 16 bytes, so [`name`] also raises the
-//! alignment of these arguments to 64 bytes.
+//! parameter. A Rust reference would point to a copy. Therefore inline assembly contains the placeholder
+//! `@argument_0` for argument 0. The function [`name`] replaces the placeholder by the name that the compiler
+//! chose for the parameter, `<entry>_param_0`. Every argument with such a placeholder is a tensor map. Rust
+//! aligns arguments to at most 16 bytes, so [`name`] also raises the alignment of these arguments to 64
+//! bytes.
 
 use crate::scan::functions;
 

@@ -44,11 +44,12 @@ impl Built {
         &self.files
     }
 
-    /// Returns the copies that the builder made of [`Built::files`], in the same order. A copy starts with
-    /// comments that name its sources.
+    /// Returns the paths of the copies that the builder made of the PTX files, in the order of
+    /// [`Built::files`]. A copy starts with comments that name its sources. A later build can use the copies
+    /// as prebuilt PTX.
     ///
-    /// There are no copies after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took the PTX
-    /// from the folder of the copies.
+    /// The list is empty after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took prebuilt PTX
+    /// from the folder to which it would copy.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }

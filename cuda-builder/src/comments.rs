@@ -1,8 +1,8 @@
 //! Removes the compiler's comments from PTX. They are more than a quarter of the text.
 //!
 //! The CUDA driver parses the text when a kernel is launched for the first time, so a shorter text saves
-//! time. Indentation and `.loc` lines are preserved. Only the closing brace of a function starts a line
-//! without indentation, so readers and programs can find the end of a function.
+//! time. Indentation and `.loc` lines are preserved. Of all closing braces, only the brace that ends a
+//! function is not indented. Readers and programs can therefore find the end of a function.
 
 use crate::scan::{Piece, piece};
 

@@ -45,7 +45,8 @@ const KNOWN: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// Two `//@entry` comments, or such a comment and a directive of the compiler, contradict each other.
+    /// Two `//@entry` comments of one kernel contradict each other, or such a comment contradicts a directive
+    /// that the compiler wrote.
     #[error("entry {entry}: .{first} and .{second} contradict each other")]
     Contradiction {
         /// The entry's name.
@@ -63,7 +64,8 @@ pub enum EntryError {
         /// The part that could not be parsed.
         text: String,
     },
-    /// The `//@entry` comment is in a function that is not an entry and was not inlined into one.
+    /// The `//@entry` comment is in a function that is not an entry and that the compiler did not inline into
+    /// an entry.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
         /// The function's name.

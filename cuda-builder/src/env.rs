@@ -45,7 +45,7 @@ fn leaks(name: &str) -> bool {
     LEAKS.contains(&name) || (cargos && !kept)
 }
 
-/// Removes every variable that the nested cargo must not receive from the environment of `command`.
+/// Removes from the environment of `command` every variable that the nested cargo must not receive.
 pub(crate) fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(leaks) {

@@ -17,8 +17,8 @@ pub enum Error {
     /// The path in `CudaBuilder::new` contains no crate.
     #[error("CudaBuilder: there is no device crate at {0}: it has no Cargo.toml")]
     NoCrate(PathBuf),
-    /// A setting is missing that cargo passes to build scripts, because the builder does not run in a build
-    /// script.
+    /// The environment lacks a variable that cargo sets for build scripts, because the builder runs outside
+    /// of a build script.
     #[error("CudaBuilder: {0} is not set; outside a build script call .out_dir() and .target_dir()")]
     NotABuildScript(&'static str),
     /// The toolchain or one of its components is missing.

@@ -35,7 +35,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     }
     let file = File::create(path).map_err(Error::io("create", path))?;
     match file.lock() {
-        // Some network file systems do not support locks. On these, cargo also builds without locks.
+        // Some network file systems do not support locks. On such a file system, build without a lock, as
+        // cargo does.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
         _ => Ok(file),
     }

@@ -15,7 +15,7 @@
 //! The device crate is an ordinary `no_std` library with `extern "ptx-kernel"` functions. The builder runs a
 //! nested cargo for `nvptx64-nvidia-cuda`. The nested cargo uses the toolchain of the device crate's
 //! `rust-toolchain.toml`, independent of the host's toolchain.
-//! - **Architectures** are compiled in parallel. Each has its own result folder,
+//! - **Architectures** are compiled in parallel. Each architecture has its own result folder,
 //!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. Debug and release builds of the
 //!   host use the same PTX. The nested cargo shares no lock with the outer cargo.
 //! - **`core`** is compiled once per architecture for all device crates of a workspace, in
@@ -52,8 +52,8 @@
 //! fails in these cases:
 //! - the file is for another package, unit or architecture;
 //! - the file was edited;
-//! - a source has changed since the file was compiled, so the kernels may expect other arguments than the
-//!   host passes.
+//! - a source has changed since the file was compiled, so the arguments of the kernels may differ from the
+//!   arguments that the host passes.
 //!
 //! `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does not check whether
 //! manifests, the lock file or the toolchain have changed.

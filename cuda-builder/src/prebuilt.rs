@@ -21,8 +21,9 @@ pub(crate) fn folder() -> Option<PathBuf> {
 /// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
 /// sources).
 ///
-/// Each file must have the label of its architecture and unit. It must also be compiled from the current
-/// sources of the crate, unless `OXIWARP_PTX_STALE=1`.
+/// The first line of each file must be its label (`label` returns it), which names the package, unit and
+/// architecture. Each file must also be compiled from the current sources of the crate, unless
+/// `OXIWARP_PTX_STALE=1`.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

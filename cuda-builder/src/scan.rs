@@ -15,7 +15,8 @@ pub(crate) enum Piece {
     Code(u8),
 }
 
-/// Returns the piece of the PTX text that starts at byte `start`, and the start of the next piece.
+/// Returns the piece of the PTX text that starts at byte `start`, and the start of the next piece. A piece is
+/// a string, a comment or a single byte of code.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),

@@ -12,8 +12,9 @@ use std::thread;
 
 use cuda_builder::{Arch, Built, CudaBuilder};
 
-/// Script that replaces cargo. With `--cfg=one`, it writes its PTX at once but ends late. If a build with
-/// `--cfg=two` runs at the same time, it overwrites this PTX before the first build reads it.
+/// Script that replaces cargo. With `--cfg=one`, the script writes its PTX at once, but ends 1.5 seconds
+/// later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the first
+/// build reads it.
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do

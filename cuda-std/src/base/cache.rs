@@ -14,7 +14,8 @@ pub enum Load {
     /// `ld.global.nc.L1::no_allocate`: for read-only data that is read once. The data does not occupy L1.
     Once,
     /// `ld.global.nc.L2::cache_hint`: for read-only data, with an L2 eviction policy
-    /// ([`L2Policy`](crate::l2::L2Policy)). Before sm_90, this hint has the effect of `ReadOnly`.
+    /// ([`L2Policy`](crate::l2::L2Policy)). Before sm_90, this hint has the effect of `ReadOnly` (plain
+    /// `ld.global.nc`).
     By(Policy),
 }
 

@@ -55,8 +55,8 @@ pub(super) struct Slot {
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// A block of a launch. Each worker creates one `Block` and reuses it for every block of the grid that it
-/// runs.
+/// A block of a launch. Each worker (host thread) creates one `Block` and reuses it for every block of the
+/// grid that it runs.
 pub(crate) struct Block {
     pub kernel: Kernel,
     pub shape: Launch,
@@ -105,8 +105,8 @@ impl Block {
         }
     }
 
-    /// Resets this value for the block with linear index `at` in the grid. Then makes it the current block of
-    /// the host thread while `f` runs.
+    /// Resets this `Block`, so that it represents the block with linear index `at` in the grid. Then calls
+    /// `f` with this `Block` as the current block of the host thread.
     pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
         let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
         self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
@@ -198,8 +198,9 @@ impl Block {
 
     /// Suspends the running thread until another thread marks it as ready.
     ///
-    /// This function is inlined into the kernel. After each switch, the processor mispredicts every return
-    /// from the coroutine library to the kernel, so fewer calls cost less time.
+    /// This function is inlined into the kernel. After each switch of threads, the processor mispredicts
+    /// every return on the way from the coroutine library to the kernel. Inlining removes one of these
+    /// returns.
     #[inline(always)]
     pub(super) fn suspend(&self) {
         // SAFETY: the coroutine of the running thread stored this pointer, and the coroutine still runs.
@@ -220,7 +221,7 @@ impl Block {
     /// Returns the fault of a block in which no thread can continue.
     ///
     /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the block
-    /// barrier. The function then reports the warp call, because the block barrier misses only the threads at
+    /// barrier. The function then reports the warp call, because the block barrier waits for the threads at
     /// this call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);

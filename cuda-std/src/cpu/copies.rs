@@ -40,8 +40,8 @@ pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     });
 }
 
-/// Completes the pending copies of the running thread. The race detection records a write when a copy starts
-/// and another write when it completes.
+/// Completes the pending copies of the running thread. The race detection records one write when a copy
+/// starts and a second write when the copy completes.
 pub(crate) fn wait() {
     let copies = with(|block| block.copies.of_thread[block.linear_index()].take());
     for &(offset, bytes) in &copies {

@@ -36,8 +36,8 @@ impl Crew {
         })
     }
 
-    /// Runs the warps one after the other, each until all its threads wait or have returned. Repeats this
-    /// until all threads have returned or no thread can continue.
+    /// Runs the warps one after the other. Each warp runs until all its threads wait or have returned.
+    /// Repeats this until all threads have returned or no thread can continue.
     ///
     /// On a GPU, one warp may run ahead of another warp as far as barriers allow. The CPU executor always
     /// lets a warp run this far. If a warp can overwrite data before another warp reads it, the overwrite

@@ -94,7 +94,7 @@ pub enum Absence {
     Returned,
     /// The lane waits at the barrier of the block.
     AtBarrier,
-    /// The lane waits at another call of its warp.
+    /// The lane waits at a different call of its warp.
     AtCall {
         /// Name of the other call.
         operation: &'static str,

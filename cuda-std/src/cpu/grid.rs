@@ -68,8 +68,8 @@ fn rayon_workers() -> usize {
 }
 
 impl Work<'_> {
-    /// Runs blocks on the calling thread. If no coroutine stacks are available, the thread waits until other
-    /// launches release some. Every launch therefore completes.
+    /// Runs blocks on the calling thread. If too few coroutine stacks are available, the thread waits until
+    /// simultaneous launches release stacks. Every launch therefore completes.
     fn lead(&self) {
         while !self.help() && self.next.load(Relaxed) < self.blocks {
             std::thread::sleep(Duration::from_micros(100));

@@ -13,8 +13,8 @@ pub enum Overlap {
     /// The kernel does not execute `griddepcontrol.launch_dependents`. This variant is for kernels that take
     /// longer with this instruction, because the GPU then starts their blocks more slowly.
     Before,
-    /// As `Before`, but without the compiler barrier that keeps `ld.global.nc` loads after
-    /// `griddepcontrol.wait`.
+    /// The launch may start before the previous one ends, as with `Before`. The kernel lacks the compiler
+    /// barrier that keeps `ld.global.nc` loads after `griddepcontrol.wait`.
     ///
     /// This variant is for kernels that have no such loads. Their blocks are so short that the barrier costs
     /// measurable time.

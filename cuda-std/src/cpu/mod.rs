@@ -5,9 +5,9 @@
 //! threads of one block run alternately on one core, and each warp runs until it must wait.
 //!
 //! Each block has its own thread order, which is the same in every run. Results therefore never depend on the
-//! machine or its load. If a kernel lacks a barrier, some block computes a wrong result.
-//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, and `OXIWARP_THREAD_ORDER=index` runs all threads in
-//! the order of their index.
+//! machine or its load. The orders of different blocks differ, so a missing barrier leads to a wrong result
+//! in at least one block. `OXIWARP_THREAD_ORDER=<number>` selects different orders, and
+//! `OXIWARP_THREAD_ORDER=index` runs all threads in the order of their index.
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
@@ -23,8 +23,8 @@
 //! - **Spinning is not supported.** The executor switches threads only at a barrier or an exchange. A kernel
 //!   that spins until another thread writes memory never ends.
 //!
-//! A thread that never waits passes its stack to the next thread. A kernel without barriers therefore uses
-//! one stack per core. The table shows times on one core of an AMD EPYC
+//! When a thread returns, the next thread that starts on this core uses its stack. A kernel without barriers
+//! therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
 //! (benches/results/decisions/executor.txt):
 //!
 //! | case | time |
@@ -37,8 +37,8 @@
 //!
 //! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other. This
 //! is the only cycle between files that the test `test_rust_modules.py` allows. The type `Block` stores, for
-//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The other
-//! files call `block::with` to find the running thread.
+//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The files
+//! `copies`, `matrix`, `race` and `warp` call `block::with` to find the running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;

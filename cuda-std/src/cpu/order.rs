@@ -3,8 +3,8 @@
 //! Some orders hide a missing barrier. For example, if threads run in the order of their index, a thread
 //! always reads what threads with a lower index wrote. Therefore each block has its own order, derived from
 //! its number. In at least one of several blocks, the thread that reads then runs before the thread that
-//! writes. It reads old data, or the NaN that fills new shared memory. The order depends only on the block
-//! number and the seed, so every run of a launch gives the same results.
+//! writes. The reading thread then gets old data, or the NaN that fills new shared memory. The order depends
+//! only on the block number and the seed, so every run of a launch gives the same results.
 use std::sync::OnceLock;
 
 /// Environment variable that selects the thread orders. Its value is a number (the seed) or `index`.

@@ -15,8 +15,9 @@ const UNIT: usize = 2;
 /// Summary of all reads, or all writes, of a unit (2 bytes) between two consecutive barriers of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// Number of block barriers before the accesses, counted from 1. The value 0 means that there was no
-    /// access. The counter wraps after 2^32 barriers, which take hours.
+    /// Value of the counter of block barriers at the time of the accesses. The counter is at least 1 while a
+    /// block runs, so the value 0 means that there was no access. The counter wraps after 2^32 barriers,
+    /// which take hours.
     barriers: u32,
     /// Number of warp barriers that the warp of `thread` executed before the last access.
     rendezvous: u32,
@@ -73,14 +74,14 @@ impl Races {
         }
     }
 
-    /// Counts a block barrier. The executor also calls it when the next block starts, so that old accesses do
-    /// not count.
+    /// Counts a block barrier. The executor also calls this function when the next block starts, so that
+    /// accesses of the previous block cause no race.
     pub fn barrier(&self) {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
 
-    /// Counts a barrier of a warp. A barrier with a mask of only some lanes also counts for the whole warp. A
-    /// race with the other lanes may then go undetected.
+    /// Counts a barrier of a warp. A barrier whose mask contains only some lanes also counts for the whole
+    /// warp. A race with a lane outside the mask may then go undetected.
     pub fn rendezvous(&self, warp: usize) {
         self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }

@@ -2,8 +2,9 @@
 //!
 //! Creating a stack takes two system calls and page faults, which is more time than a small block takes.
 //! Every stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process.
-//! Therefore [`STACKS`] limits the number of kept stacks and, through [`Permit`], the number of stacks in
-//! use. With blocks of 1024 threads, at most twelve blocks run at once.
+//! Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. It also limits the
+//! number of stacks in use, for which each running block needs a [`Permit`]. With blocks of 1024 threads, at
+//! most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -124,8 +125,8 @@ pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool no longer exists, and
-/// the function frees the stacks.
+/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool of stacks no longer
+/// exists, and the function frees `stacks`.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

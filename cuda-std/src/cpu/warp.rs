@@ -1,5 +1,5 @@
-//! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each exchanges values
-//! between the lanes of a mask.
+//! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each operation exchanges
+//! values between the lanes of a mask.
 //!
 //! Lanes exchange values if they make the same kind of call with the same mask, as on a GPU. The last lane to
 //! arrive computes the results of all lanes and continues. The lanes that arrive earlier are suspended until
@@ -34,9 +34,9 @@ impl Operation {
         }
     }
 
-    /// Returns the result of `lane`, which passed `argument` (a lane, a distance or a lane mask). As in
-    /// hardware, only the low five bits of `argument` count. If the source lane is outside the warp, `lane`
-    /// gets its own value.
+    /// Returns the result of the operation in lane `lane`. If the operation is a shuffle, `argument` is the
+    /// source lane, the distance or the lane mask that this lane passed. As in hardware, only the low five
+    /// bits of `argument` count. If the source lane is outside the warp, `lane` gets its own value.
     fn result(self, values: &[u32; 32], mask: u32, lane: u32, argument: u32) -> u32 {
         let argument = argument % 32;
         let source = match self {

@@ -14,8 +14,9 @@
 //! columns, rounded and packed, are one A fragment. The result of one multiplication can therefore be the
 //! operand A of the next without leaving the registers.
 //!
-//! All lanes of the warp must make the call. The CPU executor multiplies exactly, adds in f64 and rounds
-//! once. Tensor cores add in another order and precision, so the last bits differ.
+//! All lanes of the warp must call a function of this module. The CPU executor multiplies exactly, adds in
+//! f64 and rounds once. Tensor cores use a different order and precision for the sums, so the last bits may
+//! differ.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -77,11 +78,12 @@ pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     unsafe { arch::load_matrices(rows.window(at)) }
 }
 
-/// As [`load`], with each matrix transposed. Let `g = lane / 4` and `t = lane % 4`. Word `i` has rows `2t`
-/// and `2t + 1` of column `g` of matrix `i`.
+/// Loads four 8 x 8 matrices of 16-bit elements, as [`load`] does, and transposes each matrix. Let `g = lane
+/// / 4` and `t = lane % 4`. Word `i` of the result has rows `2t` and `2t + 1` of column `g` of matrix `i`.
 ///
 /// # Safety
-/// The requirements of [`load`] apply.
+/// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of
+/// other threads.
 #[inline(always)]
 pub unsafe fn load_transposed(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.

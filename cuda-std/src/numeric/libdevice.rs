@@ -56,7 +56,8 @@ pub fn tanh(x: f32) -> f32 {
     if size >= 0.6 { far } else { near }
 }
 
-/// Coefficients of `erff`. Among the CUDA versions with which torch is built, they changed once.
+/// Coefficients of CUDA's `erff`. torch is built with different versions of CUDA. Among these versions, the
+/// coefficients changed once.
 #[derive(Clone, Copy)]
 pub struct Erf {
     /// Smallest `|x|` that uses the polynomial `far`.

@@ -35,7 +35,8 @@ functions! {
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // The negative signs of `x` and `inverse` cancel. With them, the result is -0 if `x` is -0.
+    // The minus signs of `-x` and `-inverse` cancel. They are necessary for `x` = -0, for which the result
+    // must be -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 

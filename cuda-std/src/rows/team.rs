@@ -65,9 +65,9 @@ impl Team {
     /// Reduces `value` over the team. All threads of the team get the same bits. Every thread of the block
     /// must call this function.
     ///
-    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. A team
-    /// that is a cluster takes 8 more bytes for each block of the cluster and 8 bytes for an mbarrier. Such a
-    /// team may reduce only once per launch.
+    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. If the
+    /// team is a whole cluster, the function also takes 8 bytes for each block of the cluster and 8 bytes for
+    /// an mbarrier. A team that is a whole cluster may reduce only once per launch.
     #[inline(always)]
     pub fn reduce<T: warp::Exchange>(
         &self,

@@ -28,8 +28,9 @@ pub fn reduce<T: warp::Exchange>(
     reduce_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
-/// Reduces `value` over a group of `warps` consecutive warps of the block. The first warp of the calling
-/// thread's group is `first`, and `number` is the index of the thread's own warp in the block.
+/// Reduces `value` over a group of `warps` consecutive warps of the block. `first` is the index of the first
+/// warp of the calling thread's group. `number` is the index of the calling thread's own warp. These indices
+/// count the warps of the block.
 ///
 /// The groups of a block reduce at the same time, so every thread of the block must call the function.
 #[inline(always)]
@@ -73,10 +74,11 @@ fn reduce_lanes<T: warp::Exchange>(
     warp::reduce(theirs, width, combine)
 }
 
-/// Reduces `value` as [`reduce`] does, but over all blocks of a cluster.
+/// Reduces `value` over all threads of a cluster and returns the same bits in every thread.
 ///
-/// The kernel declares clusters of `BLOCKS` blocks and calls this function once. From `memory`, the function
-/// takes the bytes of [`reduce`], 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
+/// The kernel declares clusters of `BLOCKS` blocks and calls this function once. Every thread of the cluster
+/// must call it. From `memory`, the function takes `size_of::<T>()` bytes per warp of the block, 8 bytes per
+/// block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -97,13 +99,19 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     )
 }
 
-/// Returns the sum of `value` over the block. The requirements of [`reduce`] apply.
+/// Returns the sum of `value` over the block, which has a multiple of 32 threads.
+///
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
+/// [`sync`] before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over the block. The requirements of [`reduce`] apply.
+/// Returns the maximum of `value` over the block, which has a multiple of 32 threads.
+///
+/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
+/// [`sync`] before a second reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)

@@ -17,8 +17,8 @@ pub fn bounds<const BLOCKS: u32>() {
     arch::cluster_bounds::<BLOCKS>();
 }
 
-/// Returns the number of blocks per cluster for a kernel that declares `BLOCKS`. Where clusters do not exist,
-/// this number is 1.
+/// Returns the number of blocks per cluster for a kernel that declares `BLOCKS`. On GPUs before sm_90 and on
+/// the CPU executor, this number is 1, because clusters do not exist there.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()

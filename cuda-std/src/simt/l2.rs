@@ -9,8 +9,8 @@ pub use crate::base::cache::{LINE, Policy};
 /// On an H200, kernels take 1 to 4 % less time if they load such rows with `evict_last` instead of the
 /// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
 /// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote the
-/// lines that they loaded to `evict_normal` (`applypriority`). By then, these lines have replaced the lines
-/// that earlier blocks loaded.
+/// lines that they loaded to `evict_normal` (`applypriority`). The lines of earlier blocks need no demotion,
+/// because the lines of the last blocks have replaced them in L2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {

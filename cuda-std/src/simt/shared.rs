@@ -91,8 +91,8 @@ impl<T: Copy> Shared<T> {
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// If `wanted`, starts a copy as [`Shared::copy_from`] does. Otherwise sets the element to zero and does
-    /// not read `from`. Requires sm_80 or newer.
+    /// If `wanted`, starts a copy of 16 bytes from global memory to element `at`, as [`Shared::copy_from`]
+    /// does. Otherwise sets the element to zero and does not read `from`. Requires sm_80 or newer.
     ///
     /// # Safety
     /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise the requirements of

@@ -38,7 +38,7 @@ pub fn global_index() -> u64 {
     u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
 }
 
-/// Returns the same numbers and hides their origin from the compiler (an optimization barrier).
+/// Returns its two arguments unchanged and hides their origin from the compiler (an optimization barrier).
 ///
 /// In a loop, the compiler then recomputes values that depend on these numbers in each iteration. Without the
 /// barrier, it could keep the values in registers during the whole loop.
@@ -47,8 +47,7 @@ pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// Returns the same address and hides its origin from the compiler. It is the version of [`opaque`] for
-/// addresses.
+/// Returns `address` unchanged and hides its origin from the compiler, as [`opaque`] does for numbers.
 #[inline(always)]
 pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
@@ -70,10 +69,10 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 
 /// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
-/// A kernel calls this function in its first line. ptxas then limits the registers per thread accordingly.
-/// Rust has no attribute for launch bounds. On PTX, the function therefore leaves a comment, which
-/// `cuda_builder` converts into the directives `.maxntid` and `.minnctapersm`. The CPU executor rejects
-/// blocks with more threads, as the CUDA driver does.
+/// A kernel calls this function in its first line. ptxas then limits the registers per thread, so that
+/// `MIN_BLOCKS` blocks of `MAX_THREADS` threads fit on an SM. Rust has no attribute for launch bounds. On
+/// PTX, the function therefore leaves a comment, which `cuda_builder` converts into the directives `.maxntid`
+/// and `.minnctapersm`. The CPU executor rejects blocks with more threads, as the CUDA driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
@@ -81,8 +80,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
-/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. An SM of Turing
-/// has room for half as many threads as an SM of sm_80.
+/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. The values differ
+/// because the number of threads that fit on an SM differs. For example, an SM of Turing holds half as many
+/// threads as an SM of sm_80.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

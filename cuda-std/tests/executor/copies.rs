@@ -37,7 +37,8 @@ fn get(at: u32) -> f32 {
 /// read.
 ///
 /// Thread 5 reads the element that it copied or, if `neighbour`, the element that thread 38 copied. `waits`
-/// and `meets` say whether each thread calls `copy::wait` and `block::sync` before the read.
+/// says whether each thread calls `copy::wait` before the read. `meets` says whether each thread calls
+/// `block::sync` before the read.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

@@ -92,8 +92,8 @@ fn a_block_above_the_launch_bounds() {
     );
 }
 
-/// Counts its drops and calls a barrier in each drop. If a thread drops it during unwinding, the barrier must
-/// not wait.
+/// A value whose destructor adds 1 to a counter and calls a block barrier. If the destructor runs during
+/// unwinding, the barrier must not wait.
 struct Guard<'a>(&'a AtomicU32);
 
 impl Drop for Guard<'_> {

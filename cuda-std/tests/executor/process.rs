@@ -150,7 +150,7 @@ fn a_panic_hook_has_room_for_a_backtrace() {
     assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
 }
 
-/// Checks that launches complete although they would need too many stacks.
+/// Checks that launches complete although all their blocks together need more stacks than Linux allows.
 ///
 /// Linux allows 65,530 mappings per process, and each stack takes two. 64 workers with 1024 threads each
 /// would need 131,072 mappings at the same time.

@@ -4,8 +4,8 @@ use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches 16 blocks of `threads` threads. If `right` (the kernel has the barrier), `result` must equal
-/// `expected` in each thread. Otherwise the launch must report a race.
+/// Launches 16 blocks of `threads` threads. If `right` (the kernel has the barrier), `result()` must equal
+/// `expected(thread)` in each thread. Otherwise the launch must report a race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
     let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {

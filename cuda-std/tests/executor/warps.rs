@@ -24,8 +24,8 @@ fn shuffle(kind: u32, mask: u32, value: u32, argument: u32) -> u32 {
 }
 
 proptest! {
-    /// Runs two warps, and the second of them is partial. The lanes of the mask shuffle with each other. The
-    /// remaining lanes also shuffle with each other.
+    /// Runs a block of two warps, of which the second may have fewer than 32 threads. The lanes in `mask`
+    /// shuffle with each other, and the lanes outside `mask` shuffle with each other.
     #[test]
     fn shuffles_follow_the_manual(
         (kind, mask, threads) in (0..4_u32, any::<u32>(), 33..=64_u32),

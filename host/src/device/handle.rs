@@ -58,7 +58,8 @@ impl Device {
     /// run old PTX on a new GPU.
     ///
     /// # Errors
-    /// Same as [`Device::cuda`]. Also fails if the GPU cannot run `arch`.
+    /// Returns an error if there is no driver or no such GPU. Also fails if this build has no PTX for `arch`,
+    /// or if the GPU cannot run this PTX.
     pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
         Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
@@ -71,8 +72,8 @@ impl Device {
     /// arguments and access the same memory as this kernel.
     ///
     /// # Errors
-    /// Same as [`Device::cuda`]. If the driver rejects the PTX, the first launch returns an error with the
-    /// driver's log.
+    /// Returns an error if there is no driver or no such GPU. If the driver rejects the PTX, the first launch
+    /// returns an error with the driver's log.
     pub unsafe fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
         let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
@@ -82,7 +83,7 @@ impl Device {
     /// load on it. It does not create a context.
     ///
     /// # Errors
-    /// Same as [`Device::cuda`].
+    /// Returns an error if there is no driver, no such GPU, or no embedded PTX that the GPU can run.
     pub fn describe(index: usize) -> Result<(String, Arch)> {
         cuda::describe(index)
     }
@@ -145,7 +146,7 @@ impl Device {
     }
 
     /// Returns the bytes of L2, or `None` if kernels should load with the default L2 policy on this device.
-    /// [`L2Policy`](cuda_std::l2::L2Policy) describes the other policy, `evict_last`.
+    /// The alternative is `evict_last`, which [`L2Policy`](cuda_std::l2::L2Policy) describes.
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,

@@ -12,7 +12,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 }
 
 /// # Safety
-/// If `wanted`, the requirements of [`copy_async`] apply. Otherwise `from` is not read.
+/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. If `wanted`, `from`
+/// points to 16 readable bytes that are aligned to 16 bytes. Otherwise `from` is not read.
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     if wanted {
         // SAFETY: the caller passes 16 readable, aligned bytes at `from` if `wanted`.
@@ -26,7 +27,7 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
 /// Does not prefetch, because the CPU executor emulates no L2 cache.
 ///
 /// # Safety
-/// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.
+/// The whole range is readable memory. `from` and `bytes` are multiples of 16.
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);

@@ -69,9 +69,9 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 /// `fma.rm.f32`: rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the rounding
-    // error of this f64 sum. If the f32 result equals the f64 sum, the sign of `lost` says whether to round
-    // down.
+    // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the exact sum
+    // minus this f64 sum. If the f32 result equals the f64 sum, the f32 result is above the exact sum only if
+    // `lost` is negative.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

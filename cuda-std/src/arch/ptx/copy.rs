@@ -32,7 +32,7 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 ///
 /// # Safety
 /// `to` is the 32-bit shared-memory address of 16 bytes that are aligned to 16 bytes. If `wanted`, `from`
-/// meets the requirements of [`copy_async`]. The GPU is sm_80 or newer.
+/// points to 16 bytes of global memory that are aligned to 16 bytes. The GPU is sm_80 or newer.
 #[inline(always)]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     // SAFETY: the caller passes a valid `to`, and a valid `from` if `wanted`.
@@ -48,7 +48,7 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
 /// Prefetches `bytes` bytes at `from` into L2. Does nothing before sm_90.
 ///
 /// # Safety
-/// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.
+/// The whole range is readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {

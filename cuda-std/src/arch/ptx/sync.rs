@@ -38,24 +38,28 @@ pub fn shfl_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
 
 #[inline(always)]
 pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as in `shfl_xor`.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part.
     unsafe { shfl_down_(mask, value, delta, 31) }
 }
 
 #[inline(always)]
 pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as in `shfl_xor`. The last argument of `shfl.up` is the lowest source lane, 0.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part. The last argument of `shfl.up` is the lowest source lane, 0.
     unsafe { shfl_up_(mask, value, delta, 0) }
 }
 
 #[inline(always)]
 pub fn shfl_idx(mask: u32, value: u32, lane: u32) -> u32 {
-    // SAFETY: as in `shfl_xor`.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part.
     unsafe { shfl_idx_(mask, value, lane, 31) }
 }
 
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
-    // SAFETY: as in `shfl_xor`: a vote only exchanges registers.
+    // SAFETY: a vote only exchanges registers. Tests on the CPU executor check that all lanes in `mask` take
+    // part.
     unsafe { vote_ballot(mask, predicate) }
 }

@@ -23,7 +23,8 @@ pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
     /// along N.
     ///
     /// # Safety
-    /// The requirements of [`Accumulator::mma_shared`] apply.
+    /// `b` is a valid matrix descriptor. The whole warpgroup calls the function. No thread reads `self`
+    /// before [`wgmma_wait`].
     unsafe fn mma_registers(&mut self, bf16: bool, a: [u32; 4], b: u64);
 }
 

@@ -12,7 +12,7 @@ impl Barrier {
     /// Size of an mbarrier in bytes.
     pub const BYTES: u32 = 8;
 
-    /// Returns the mbarrier at `address` in shared memory, a multiple of 8.
+    /// Returns the mbarrier at `address` in shared memory. `address` must be a multiple of 8.
     #[inline(always)]
     pub fn at(address: u32) -> Self {
         Self { address }

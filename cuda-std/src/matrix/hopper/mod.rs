@@ -30,8 +30,8 @@ pub fn warp_group() -> u32 {
 }
 
 /// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. The
-/// launch must request up to `align - 16` additional bytes of shared memory, because this function may skip
-/// bytes.
+/// function skips up to `align - 16` bytes to reach this address. The launch must therefore request `align -
+/// 16` bytes more than the kernel uses.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
@@ -78,8 +78,8 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 /// the same layout.
 ///
 /// # Safety
-/// The requirements of [`shared_store`] apply, but each address is a multiple of 16. All lanes of the warp
-/// call this function.
+/// Each address is a multiple of 16 inside the launch's shared memory. Barriers order this write and the
+/// accesses of other threads to these rows. All lanes of the warp call this function.
 #[inline(always)]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
     // SAFETY: the caller passes aligned addresses inside the launch's shared memory, in all lanes.
@@ -96,7 +96,8 @@ pub fn publish_shared() {
 /// Reads two consecutive f32 values from shared memory.
 ///
 /// # Safety
-/// The requirements of [`shared_store`] apply, but the address is a multiple of 8.
+/// The address is a multiple of 8 inside the launch's shared memory. Barriers order this read and the writes
+/// of other threads to the address.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.

@@ -1,9 +1,9 @@
 //! Asynchronous warpgroup matrix multiplication (`wgmma`): 64 rows, f16 or bf16 operands, f32 accumulators in
 //! registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows: row `16 * (t / 32) + t % 32
-//! / 4` and the row 8 below it. Its register `4 * j + 2 * r + c` is in the first (`r = 0`) or second (`r =
-//! 1`) of these rows. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows: `row = 16 * (t / 32) + t %
+//! 32 / 4` and `row + 8`. Register `4 * j + 2 * r + c` of the thread is in the first row if `r = 0`, in the
+//! second row if `r = 1`. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
 //!
 //! Eight consecutive registers, rounded to 16 bits and packed in pairs, are the operand `a` (16 columns) of a
 //! following multiplication. The threads therefore exchange no data between the two multiplications.
@@ -63,7 +63,8 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
 /// Starts `d += a * b`, with `a` from registers. `b` (K x N) is in shared memory and contiguous along N.
 ///
 /// # Safety
-/// The requirements of [`mma_shared`] apply.
+/// The whole warpgroup calls this function. Operand `b` is complete in shared memory. `d` is not read before
+/// [`wait`] and [`settle`].
 #[inline(always)]
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller ensures that the whole warpgroup makes the call and that operand `b` is complete.

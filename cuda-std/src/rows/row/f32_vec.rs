@@ -1,5 +1,6 @@
-//! Row accesses for kernels that accumulate rows in f32. For the f32 rows, each thread has the same columns
-//! as for another operand, whose packs may have eight 16-bit elements.
+//! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
+//! has eight columns per tile. These are one pack (16-byte vector) of a 16-bit row, or two packs of an f32
+//! row.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -9,8 +10,8 @@ use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     /// Replaces the values of columns past the end of the row by zeros. `lanes` are values that a kernel
-    /// computed from the thread's pack of `tile`. Call this function if the computation maps zero to another
-    /// value.
+    /// computed from the thread's pack (16-byte vector) of `tile`. Columns past the end load as zero. Call
+    /// this function if the computation maps zero to a nonzero value.
     #[inline(always)]
     pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
@@ -24,9 +25,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
-    /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread here, as
-    /// in the row of another operand. [`Row::lanes`] reads the same columns. Columns past the end are not
-    /// written.
+    /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread, for
+    /// example 8 if the kernel also reads bf16 rows. [`Row::lanes`] reads the same columns. Columns past the
+    /// end are not written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
@@ -55,8 +56,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         }
     }
 
-    /// As [`RowMut::store_lanes`], for teams of whole warps. Every thread of the warp must call this
-    /// function.
+    /// Stores f32 values in the thread's columns of `tile`, as [`RowMut::store_lanes`] does, if all threads
+    /// of a warp share one row. Every thread of the warp must call this function.
     ///
     /// A vector of eight f32 values takes two stores of 16 bytes. Two neighbouring threads first exchange
     /// halves of their vectors, so that each of their stores fills a whole L2 sector (32 bytes). L2 takes as

@@ -31,8 +31,9 @@ impl RowIndex {
         Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 
-    /// As [`RowIndex::of`], for fewer than 2^30 rows. The product of row index and element size then fits in
-    /// 32 bits, so the address takes half as many instructions.
+    /// Returns the index of the row of `team`, as [`RowIndex::of`] does, for operands with fewer than 2^30
+    /// rows. The product of row index and element size then fits in 32 bits, so the address takes half as
+    /// many instructions.
     #[inline(always)]
     pub fn narrow(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;

@@ -52,13 +52,14 @@ impl Rows {
         self.is_aligned(cols, element, 16)
     }
 
-    /// Whether all rows start and end at a boundary of an L2 cache line. Rows have `cols` elements of
-    /// `element` bytes.
+    /// Whether all rows start and end at a boundary of an L2 cache line. A row has `cols` elements, and
+    /// `element` is the size of one element in bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Whether all rows start and end at a multiple of `bytes`. Rows have `cols` elements of `element` bytes.
+    /// Whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols` elements,
+    /// and `element` is the size of one element in bytes.
     pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
         let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
         (self.base as usize).is_multiple_of(bytes)
@@ -173,9 +174,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Resets the eviction policy of L2 cache lines to the default (see
-    /// [`L2Policy`](crate::simt::l2::L2Policy)). The lines are those that start in the thread's pack of
-    /// `tile`.
+    /// For the L2 cache lines that start in the thread's pack (16-byte vector) of `tile`, resets the eviction
+    /// policy to the default. [`L2Policy`](crate::simt::l2::L2Policy) explains why.
     ///
     /// # Safety
     /// Rows start and end at an L2 line boundary.
@@ -191,8 +191,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
     }
 
-    /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread here, as in the
-    /// row of another operand. Columns past the end read as zero.
+    /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread. Columns past the
+    /// end read as zero.
     ///
     /// For example, a thread loads eight columns of an f32 weight, because its pack (16-byte vector) of a
     /// bf16 input has eight elements.
@@ -210,16 +210,16 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
-                // SAFETY: as in `load`. `L::LEN` is a multiple of `Pack::<T>::LEN`, so every pack lies inside
-                // the row.
+                // SAFETY: the caller of `of` ensured that the row is readable. `L::LEN` is a multiple of
+                // `Pack::<T>::LEN`, so every pack lies inside the row.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
         })
     }
 
-    /// Loads the bits of column `i` of the thread's columns of `tile`. A tile has `len` columns per thread. A
-    /// column past the end reads as zero.
+    /// Loads the bits of one element: of the thread's `len` columns of `tile`, column number `i`. A column
+    /// past the end reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -244,10 +244,11 @@ pub struct RowMut<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Returns row `at` of `rows`. See [`Row::of`].
+    /// Returns row `at` of `rows`. If the row does not exist, nothing is written to it.
     ///
     /// # Safety
-    /// The requirements of [`Row::of`] apply. The rows are writable, and no other team has the same row.
+    /// While the kernel runs, every row of `rows` has `cols` writable elements, and no other team has the
+    /// same row. If `VECTOR`, the rows satisfy [`Rows::is_vector`].
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }

@@ -46,8 +46,8 @@ pub const fn is_any_length<A: Access>() -> bool {
 
 /// Whether the row consists of whole tiles, so that threads need no bounds checks.
 ///
-/// The host ensures that the row then satisfies `Rows::is_vector` and [`Rows::is_near`]. It has at least four
-/// tiles of [`TILE`](super::TILE) columns. The tensor has fewer than 2^30 rows.
+/// The host ensures that the row then satisfies `Rows::is_vector` and [`Rows::is_near`]. The row has at least
+/// four tiles of [`TILE`](super::TILE) columns, and the tensor has fewer than 2^30 rows.
 #[inline(always)]
 pub const fn is_whole<A: Access>() -> bool {
     A::CODE >= WHOLE_TILES
@@ -100,7 +100,8 @@ pub struct Vectorized;
 #[derive(Clone, Copy)]
 pub struct WholeTiles;
 
-/// As [`WholeTiles`], but the four warps of a block share one row.
+/// Reads four elements per access, for rows of whole tiles. The four warps of a block share one row, which is
+/// staged in shared memory between the passes.
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 

@@ -64,8 +64,8 @@ impl Vec4Columns {
 }
 
 impl Rows {
-    /// Whether all rows are aligned for accesses of four elements. Rows have `cols` elements of `element`
-    /// bytes.
+    /// Whether all rows are aligned for accesses of four elements. A row has `cols` elements, and `element`
+    /// is the size of one element in bytes.
     pub fn is_vec4s(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, LEN as usize * element)
     }

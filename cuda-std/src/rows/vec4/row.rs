@@ -135,10 +135,11 @@ pub struct Vec4RowMut<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4RowMut<T, A> {
-    /// Returns row `at` of `rows`. See [`Vec4Row::of`].
+    /// Returns row `at` of `rows`. If the row does not exist, nothing is written to it.
     ///
     /// # Safety
-    /// The requirements of [`Vec4Row::of`] apply. The rows are writable, and no other team has the same row.
+    /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
+    /// has the same columns of the same row. The rows satisfy the conditions of the access type `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
@@ -198,7 +199,8 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
     /// Returns row `at` of `rows`. Its elements are f32 if `single`, otherwise `T`.
     ///
     /// # Safety
-    /// The requirements of [`Vec4Row::of`] apply, with the element type that `single` selects.
+    /// While the kernel runs, the columns of `columns` are readable in every row of `rows`, with the element
+    /// type that `single` selects. The rows satisfy the conditions of the access type `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };

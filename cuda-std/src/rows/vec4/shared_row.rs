@@ -115,7 +115,7 @@ impl<T: Elem> SharedRow<T> {
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;
-        // SAFETY: as in `put`. The caller has waited for the copies of other threads.
+        // SAFETY: `take` allocated the tile. The caller has waited for the copies of other threads.
         let words = unsafe {
             if size_of::<T>() == 2 {
                 let Half([a, b]) = self.thread_part::<Half>().get(at);

@@ -57,8 +57,8 @@ pub(crate) struct Cuda {
     /// this PTX.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
-    /// Bytes of L2 on Hopper, otherwise `None`. Kernels use the L2 policy `evict_last` only if this is set,
-    /// because the policy was measured to be faster only there.
+    /// Bytes of L2 on Hopper, otherwise `None`. Kernels use the L2 policy `evict_last` only if this field is
+    /// set, because measurements showed a benefit only on Hopper.
     pub l2_bytes: Option<u64>,
     pub capability: (u32, u32),
     /// Whether launches use programmatic dependent launch. Each kernel then contains an instruction that
@@ -142,8 +142,9 @@ impl Cuda {
         cuda.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
-    /// Opens GPU number `index`. It loads kernels from `own` if given, else from the PTX of `arch`. If both
-    /// are `None`, it uses the newest PTX that the GPU can run.
+    /// Opens GPU number `index`. Kernels come from `own` (PTX that the caller provides) if given, else from
+    /// the embedded PTX of `arch`. If `own` and `arch` are `None`, they come from the newest embedded PTX
+    /// that the GPU can run.
     pub fn new(index: usize, arch: Option<Arch>, own: Option<&'static Ptx>) -> Result<Self> {
         let gpu = gpu(index)?;
         let (name, capability, ptx) = description(gpu, arch, own)?;

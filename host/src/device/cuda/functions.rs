@@ -12,7 +12,7 @@ use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
 use crate::device::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
 
-/// Kernels of a crate that is not part of oxiwarp, by name.
+/// Maps the names of kernels to their functions. The kernels belong to a crate that is not part of oxiwarp.
 ///
 /// Launches of one kernel may need different amounts of shared memory. Each kernel is therefore stored with
 /// its current limit of dynamic shared memory.
@@ -25,7 +25,8 @@ impl Raw {
     /// has ended. Its PTX contains the instruction that waits for the previous launch.
     ///
     /// # Safety
-    /// See `Device::launch`.
+    /// `args` must point to values of the types that the function declares. The kernel's own safety
+    /// requirements must hold until the launch is done.
     unsafe fn launch(
         self,
         shape: &Launch,
@@ -102,7 +103,8 @@ impl Cuda {
     /// Launches a kernel of oxiwarp, see `Device::launch`.
     ///
     /// # Safety
-    /// See `Device::launch`.
+    /// `args` must point to values of the types that the kernel declares. The kernel's own safety
+    /// requirements must hold until the launch is done.
     pub unsafe fn launch<const N: usize>(
         &self,
         kernel: &'static str,
@@ -117,8 +119,9 @@ impl Cuda {
         unsafe { function.launch(&shape, stream, self.overlaps, &args) }
     }
 
-    /// Sets the shared memory carveout of a kernel to that of `shape`. Only launch overrides call this,
-    /// because `function` sets the carveout only at the first launch of a kernel.
+    /// Sets the shared memory carveout of a kernel to the carveout of `shape`. Only launches with a launch
+    /// override need this. Without an override, all launches of a kernel use the carveout that its first
+    /// launch set.
     pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
         let _current = self.current()?;
         let function = self.function(kernel, dtype, shape)?;
@@ -127,8 +130,8 @@ impl Cuda {
     }
 
     /// Returns the `CUfunction` of a kernel. The first call for a kernel loads it and sets its shared memory
-    /// limit and carveout. Later calls do not change them, so all launches of a kernel must need the same
-    /// values.
+    /// limit and carveout. Later calls do not change the limit and the carveout, so all launches of a kernel
+    /// must need the same values.
     fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
@@ -169,7 +172,8 @@ impl Cuda {
     /// Launches a kernel of a user's crate.
     ///
     /// # Safety
-    /// See `Device::launch`.
+    /// `args` must point to values of the types that the kernel declares. The kernel's own safety
+    /// requirements must hold until the launch is done.
     pub unsafe fn launch_own(
         &self,
         kernels: &OwnKernels,
@@ -199,7 +203,8 @@ impl Cuda {
         Ok((module, function))
     }
 
-    /// Loads a PTX module for `arch` in the current context. An error message calls the module `what`.
+    /// Loads a PTX module for `arch` in the current context. `what` is the name of the module in error
+    /// messages.
     fn load_text(&self, what: &str, arch: Arch, text: &CStr) -> Result<Module> {
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];

@@ -28,8 +28,8 @@ pub(crate) struct HeadsMap {
     pub sizes: [u64; 4],
     /// Strides in bytes between tokens, heads and batches. Each must be a multiple of 16 and less than 2^40.
     pub strides: [u64; 3],
-    /// Columns and tokens that one TMA copy moves, at most 64 columns. The copy has the 128-byte swizzle in
-    /// shared memory. Elements outside the tensor are filled with zeros.
+    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. The copy has the 128-byte
+    /// swizzle in shared memory. Elements outside the tensor are filled with zeros.
     pub part: [u32; 2],
 }
 
@@ -43,8 +43,8 @@ impl Cuda {
         let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
         let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
-        // SAFETY: the driver writes only to `map`. Each array has 4 values, the rank of the tensor, but
-        // `strides` has 3, as the driver expects.
+        // SAFETY: the driver writes only to `map`. The tensor has rank 4. As the driver expects, `strides`
+        // has 3 values, and each of the other arrays has 4 values.
         let code = unsafe {
             let map = (&raw mut map).cast();
             let (interleave, fill) = (0, 0);

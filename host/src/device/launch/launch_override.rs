@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::rung::Rung;
 use super::shape::Launch;
 
-/// A launch configuration that replaces the one that an op chooses. A field has no effect on an op whose
-/// kernels do not have this parameter.
+/// A launch configuration that replaces the configuration that an op chooses. If the kernels of an op do not
+/// have a parameter, its field has no effect on this op.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.

@@ -26,8 +26,9 @@ impl Rung {
         kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
-    /// Returns whether the launch configuration describes a valid block. The function [`rung`] asserts the
-    /// same conditions, but the caller of a launch override can set the fields directly.
+    /// Returns whether the launch configuration describes a valid block. [`rung`] asserts these conditions
+    /// for the configurations that it builds. A caller that overrides the launch configuration fills in the
+    /// fields itself.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;

@@ -9,7 +9,7 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, newer GPUs.
     Sm90,
-    /// Hopper only, because the PTX uses `wgmma` and `setmaxnreg`. Only some ops have kernels for it. A
+    /// PTX that runs only on Hopper, because it uses `wgmma` and `setmaxnreg`. Only some ops have such PTX. A
     /// Hopper GPU loads all other kernels from the PTX for `Sm90`.
     Sm90a,
 }

@@ -36,9 +36,9 @@ struct Text {
     entries: BTreeMap<String, Range<usize>>,
 }
 
-/// The table that `build.rs` generates. The first field has the first lines of the PTX and an index for each
-/// architecture and op. The index refers to the second field, which has the compressed remainders of all
-/// texts.
+/// The table that `build.rs` generates. For each architecture, the first field lists the ops. An op has its
+/// name, the first lines of its PTX, and an index into the second field. The second field has the compressed
+/// remainders of the PTX texts.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also
@@ -145,8 +145,9 @@ pub(crate) fn available() -> String {
     }
 }
 
-/// Returns the PTX that runs only on this compute capability, such as `sm_90a`. The GPU uses it in addition
-/// to `ptx`. Returns `None` if `ptx` is not the newest PTX that the GPU can run.
+/// Returns the embedded PTX that runs only on this compute capability, such as `sm_90a`. The GPU uses it in
+/// addition to `ptx`, from which it loads most kernels. Returns `None` if `ptx` is not the newest PTX that
+/// the GPU can run, or if no such PTX is embedded.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
     EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.runs_on(capability))

@@ -15,8 +15,8 @@ pub struct KernelInfo {
     pub entries: Vec<&'static str>,
 }
 
-/// Suffixes of PTX files that belong to another op. For example, `attention_hopper` has kernels of the op
-/// `attention`.
+/// Suffixes that the name of a PTX file has in addition to the name of its op. For example,
+/// `attention_hopper` has kernels of the op `attention`.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
 /// Returns the entries of each op, dtype and architecture in this build, read from the embedded PTX.

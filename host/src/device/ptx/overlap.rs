@@ -49,7 +49,7 @@ const TRIGGER: &str = "
 impl Overlap {
     /// Returns the overlap that the kernel declares in [`entry!`](cuda_std::entry!).
     /// docs/internals/launch-configuration.md explains the choice. Kernels that are not in the list of
-    /// `kernels_gpu`, e.g. those of other crates, use [`Policy::Both`].
+    /// `kernels_gpu`, e.g. kernels of user crates, use [`Policy::Both`].
     pub fn of(kernel: &str) -> Self {
         static DECLARED: LazyLock<HashMap<&str, Policy>> =
             LazyLock::new(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel.overlap)).collect());
@@ -66,9 +66,9 @@ impl Overlap {
         }
     }
 
-    /// Returns the PTX of the entry `entry` with the instructions of [`Overlap::begin`] inserted. They
-    /// replace the kernel's own wait instruction, if it has one. Otherwise they come first in the body.
-    /// Returns `None` if the entry has no body.
+    /// Returns the PTX of the entry `entry` with the instructions that [`Overlap::begin`] returns. They
+    /// replace the kernel's own wait instruction, if the kernel has one. Otherwise they are inserted at the
+    /// start of the body. Returns `None` if the entry has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {
