@@ -60,7 +60,9 @@ class Measurement:
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """Return the time of `peer` divided by the time of `of`. None if one of the two times was not measured."""
+        """Return the time of the implementation `peer` / the time of the implementation `of`. None if one was not
+        measured.
+        """
         name = self.best(peer)
         if name is None or of not in self.times:
             return None

@@ -94,10 +94,10 @@ pub(super) fn bias_halves(
 
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, `x` and `second` are `[...,
-/// columns]` each. `y` is `[..., columns]`. `bias` is `[2 * columns]`. Before `f`, its first half is added to
-/// the first half of the input, and its second half to the second. All tensors have the same dtype, and can
-/// be viewed as `[n, m, columns]` without a copy.
+/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, both `x` and `second` are
+/// `[..., columns]`. `y` is `[..., columns]`. `bias` is `[2 * columns]`. Before `f`, its first half is added
+/// to the first half of the input, and its second half to the second. All tensors have the same dtype, and
+/// can be viewed as `[n, m, columns]` without a copy.
 ///
 /// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
 ///
