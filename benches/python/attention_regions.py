@@ -10,7 +10,8 @@ Size = tuple[int, int]  # Number of queries per head, and number of queries of a
 Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
 Ratios = dict[Kind, dict[int, dict[Size, float]]]  # Time of oxiwarp / time of torch, by kind, keys and size.
 Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
-Alone = dict[int, dict[int, tuple[int, ...]]]  # Maps keys, then queries per head, to total queries of sizes.
+# Faster sizes in no region: maps the number of keys and the number of queries per head to numbers of total queries.
+Alone = dict[int, dict[int, tuple[int, ...]]]
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
@@ -26,9 +27,7 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Map a minimum number of keys to a region. Between two measured numbers of keys, it is the intersection of their
-    regions.
-    """
+    """Map a minimum number of keys to a region. Between two measured numbers, it is their regions' intersection."""
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}
@@ -63,7 +62,7 @@ def common(a: Region, b: Region) -> Region:
 
 
 def corners(sizes: Iterable[Size]) -> Region:
-    """Return the sizes that are not at least as large as a different size of `sizes`."""
+    """Return the sizes for which `sizes` contains no different size that is smaller or equal in both numbers."""
     found = sorted(set(sizes))
     return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
 

@@ -52,9 +52,7 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Two numbers: the queries per head, and the queries of all batches and heads, which determine how many SMs are
-        busy.
-        """
+        """Queries per head, and queries of all batches and heads together. The second number determines the busy SMs."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property

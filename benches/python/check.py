@@ -17,8 +17,7 @@ EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larg
 
 @dataclass(frozen=True)
 class Error:
-    """Two errors: norm(out - ref) / norm(ref), and the maximum over all elements of |out - ref| / (|ref| + rms(ref)).
-    """
+    """Two errors: norm(out - ref) / norm(ref), and the largest |out - ref| / (|ref| + rms(ref)) of an element."""
 
     relative: float
     element: float

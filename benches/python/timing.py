@@ -118,9 +118,7 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Return each implementation's time per call over `rounds` rounds. Each round starts with a different
-    implementation.
-    """
+    """Return each implementation's time per call. Each of the `rounds` rounds starts with a different implementation."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
