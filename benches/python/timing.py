@@ -118,7 +118,7 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Return each implementation's time per call. Each of the `rounds` rounds starts with a different implementation."""
+    """Map implementations to their time per call. Each of `rounds` rounds starts with a different implementation."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
