@@ -52,7 +52,7 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Queries per head, and queries of all batches and heads. The second number determines how many SMs are busy."""
+        """Queries per head, and queries of all batches and heads. The second number decides how many SMs are busy."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
