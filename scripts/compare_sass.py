@@ -2,8 +2,8 @@
 
 Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file whose text differs.
 For each kernel entry, the script compares the SASS (instructions, encodings, registers) and the constant data. It
-ignores symbol names, because they contain the paths of Rust modules. An entry with the same code and another name is
-"renamed".
+ignores symbol names, because they contain the paths of Rust modules. An entry with the same code and a different name
+is "renamed".
 
 Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. The exit
 code is 1 if an entry's SASS changed, or if an entry exists in only one folder. Needs ptxas, cuobjdump and nvdisasm from

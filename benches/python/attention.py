@@ -118,7 +118,7 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """Return the implementations to time, by name. For given inputs, each returns the call without arguments."""
+    """Return a dict of the functions to time, by name. Each function takes the inputs and returns the call to time."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:

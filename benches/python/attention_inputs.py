@@ -1,4 +1,4 @@
-"""Attention inputs that lead to large rounding errors, each in another way, and an emulation of FlashAttention-2.
+"""Attention inputs that lead to large rounding errors, each in a different way, and an emulation of FlashAttention-2.
 
 Queries, keys and values are `[B, H, S, D]`. attention.py measures the errors of kernels on these inputs. Tests check
 that the errors are below a limit.

@@ -1,4 +1,4 @@
-"""Finds the sizes for which `oxiwarp.attention` is faster than torch's, from the times of attention_table.py.
+"""Finds the sizes for which `oxiwarp.attention` is faster than torch's attention, from the times of attention_table.py.
 
 A region contains all sizes above a minimum size. Faster sizes that are in no region are listed one by one.
 """
@@ -6,16 +6,17 @@ A region contains all sizes above a minimum size. Faster sizes that are in no re
 from collections.abc import Iterable
 from itertools import product
 
-Size = tuple[int, int]  # A size: the queries of one head, and the queries of all batches and heads.
+Size = tuple[int, int]  # Number of queries per head, and number of queries of all batches and heads.
 Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
 Ratios = dict[Kind, dict[int, dict[Size, float]]]  # Time of oxiwarp / time of torch, by kind, keys and size.
 Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
-Alone = dict[int, dict[int, tuple[int, ...]]]  # Single faster sizes: total queries, by keys and by queries of a head.
+# Faster sizes in no region: maps the number of keys and the number of queries per head to numbers of total queries.
+Alone = dict[int, dict[int, tuple[int, ...]]]
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """For each head dimension, with and without padding, return the regions and the list of other faster sizes.
+    """Map (head dimension, whether keys are padded) to the regions, and to the faster sizes in no region.
 
     Regions are given by minimum number of keys. In a region, oxiwarp is faster at the next smaller and at the next
     larger number of keys that was measured. The time ratio is not monotonic in the size, because the tiles per SM vary.
@@ -26,7 +27,7 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Return the regions by minimum number of keys. Between two measured numbers, use their regions' intersection."""
+    """Map a minimum number of keys to a region. Between two measured numbers, it is their regions' intersection."""
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}
@@ -61,7 +62,7 @@ def common(a: Region, b: Region) -> Region:
 
 
 def corners(sizes: Iterable[Size]) -> Region:
-    """Return the sizes without those that reach another one."""
+    """Return the sizes for which `sizes` contains no different size that is smaller or equal in both numbers."""
     found = sorted(set(sizes))
     return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
 

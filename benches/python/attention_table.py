@@ -1,4 +1,4 @@
-"""Measures for which sizes `oxiwarp.attention` is faster than torch's default, and writes the table for `patch`.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention, and writes the table for `patch`.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Queries of one head, and queries of all batches and heads, which determine the load of the SMs."""
+        """Queries per head, and queries of all batches and heads. The second number decides how many SMs are busy."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property

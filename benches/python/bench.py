@@ -51,7 +51,7 @@ def say(text: str) -> None:
 def right_providers(
     form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """Return the implementations with correct results, with their relative errors, and the bytes of the results.
+    """Map the name of each correct implementation to its call and relative error. Also return the bytes of the results.
 
     The model's torch code runs first, because its error determines the error limit of all other implementations.
     """

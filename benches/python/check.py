@@ -12,12 +12,12 @@ from torch import Tensor
 
 # Relative error that is always allowed. For bfloat16 and float16 it is a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means another formula.
+EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means a different formula.
 
 
 @dataclass(frozen=True)
 class Error:
-    """Largest errors of all results: |out - ref| / |ref| with norms, and per element relative to |ref| + rms(ref)."""
+    """Two errors: norm(out - ref) / norm(ref), and the largest |out - ref| / (|ref| + rms(ref)) of an element."""
 
     relative: float
     element: float
@@ -30,7 +30,7 @@ class Error:
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Whether the error is so small that the model's torch code and the float64 reference have one formula."""
+        """Whether the error is so small that the torch code must compute the same formula as the float64 reference."""
         return self.relative <= limit and self.element <= 16 * limit
 
 

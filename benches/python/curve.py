@@ -94,7 +94,7 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        if 2 * per_token * tokens > room:  # two sets of results: those of a call and those of the graph
+        if 2 * per_token * tokens > room:  # The results of one call and of the graph exist together.
             return
         torch.cuda.empty_cache()
         make = partial(form.inputs, source, (1, tokens, *shape[2:]))

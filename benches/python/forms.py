@@ -65,9 +65,9 @@ class Peer:
 class Form:
     """One use of an op: a chain of torch calls, the oxiwarp call that replaces it, and the shapes in models.
 
-    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. The functions `eager`, `reference`
-    (float64), `ours` and those of `peers` take these inputs as keyword arguments. If `claims` has modes as keys, `ours`
-    also takes `mode`.
+    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. These functions take the inputs as
+    keyword arguments: `eager` (the model's torch calls), `reference` (in float64), `ours` (the oxiwarp call) and the
+    functions of `peers` (other libraries). If `claims` has modes as keys, `ours` also takes `mode`.
     """
 
     op: str

@@ -57,7 +57,7 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """Return oxiwarp's call in each mode, by name. Return nothing if this build of oxiwarp lacks the op."""
+    """Map the name of each mode's results to oxiwarp's call. Empty if this build of oxiwarp lacks the op."""
     return {name_of(mode, form): form.call(mode) for mode in form.modes} if has_ours(form) else {}
 
 

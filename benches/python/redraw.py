@@ -28,7 +28,7 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 
 def copy_of(lines: list[dict[str, str]]) -> float:
-    """Compute the bandwidth of the device copy in GB/s: the files contain bandwidths, and their ratios to the copy."""
+    """Compute the device copy's bandwidth in GB/s. Each line has a bandwidth and its ratio to the copy's bandwidth."""
     shares = [(float(line["gb_per_s"]), float(line["of_copy"])) for line in lines]
     exact = [(rate, share) for rate, share in shares if share >= EXACT_SHARE]
     return median(rate / share for rate, share in exact or shares if share > 0)

@@ -60,7 +60,7 @@ class Measurement:
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """Return the time of `peer` divided by the time of `of`. None if one of the two times was not measured."""
+        """Return the time of implementation `peer` / time of implementation `of`. None if one was not measured."""
         name = self.best(peer)
         if name is None or of not in self.times:
             return None

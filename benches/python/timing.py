@@ -22,7 +22,7 @@ from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
 ROTATED = 800e6  # All input sets together have at least this many bytes, and at least three times the L2 cache.
 SMALL = 2**20  # Input sets share tensors with fewer bytes, because these are parameters.
-CALLS = 20  # A graph has at least this many calls, if RESULTS allows it.
+CALLS = 20  # A graph has at least this many calls, if there is memory for their results.
 RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
 SLOW = 200  # A call is slow if it takes more than this many µs, which is longer than its launch.
 LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
@@ -118,7 +118,7 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Return the time per call of each implementation over `rounds` rounds. Each round starts with another one."""
+    """Map implementations to their time per call. Each of `rounds` rounds starts with a different implementation."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()

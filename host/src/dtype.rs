@@ -34,7 +34,8 @@ impl Dtype {
         }
     }
 
-    /// Returns the text "bf16 (as x) or f32" for an error message, if `self` is bf16 and `like` is "x".
+    /// Returns the permitted dtypes as text for an error message: `self`, which is the dtype of the argument
+    /// `like`, or f32. For example, "bf16 (as x) or f32" if `self` is bf16 and `like` is "x".
     pub fn or_f32(self, like: &str) -> String {
         if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
     }

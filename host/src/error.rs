@@ -8,8 +8,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
 /// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op of
-/// several kernels may have launched its first kernel. These ops are the gradients of norms and attention,
-/// and `attention_decode`.
+/// several kernels may have launched its first kernel. The ops of several kernels are the gradients of norms
+/// and attention, and `attention_decode`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +37,7 @@ pub enum Error {
         /// What the op wants.
         expected: String,
     },
-    /// An argument whose memory belongs to another device than the device of the call.
+    /// The memory of an argument is on a different device than the device of the call.
     #[error("{op}: {arg} is on another device than {expected}")]
     Device {
         /// The op.
@@ -61,7 +61,7 @@ pub enum Error {
         /// What the op cannot do with them.
         problem: &'static str,
     },
-    /// Two arguments whose strides the op supports separately, but not together in one launch.
+    /// The op supports the strides of each of two arguments, but not both strides in one launch.
     #[error(
         "{op}: {arg} and {other} of shape {shape:?} have strides {strides:?} and {other_strides:?}: \
          two strides must reach the rows of both in the same groups: make one of them contiguous in this shape"

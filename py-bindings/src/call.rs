@@ -171,9 +171,9 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of an input tensor. Its dtype must be an integer for the roles `Classes` and
-    /// `Offsets`, and otherwise f32, f16 or bf16. `Mask` also permits bool. The `oxiwarp` function later
-    /// checks whether the dtype fits the other tensors.
+    /// Returns the view of an input tensor. The tensor's role determines the permitted dtypes: integers for
+    /// target classes and for offsets of packed sequences, otherwise f32, f16 and bf16. A mask may also be
+    /// bool. The `oxiwarp` function later checks whether the dtype fits the other tensors.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -230,8 +230,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Returns the next value and advances the index `at`. It fails only after a bug, because [`crate::fit`]
-/// compared the operator's schema with the `oxiwarp` function at registration.
+/// Returns the next value and advances the index `at`. It fails only if this crate has a bug, because
+/// [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

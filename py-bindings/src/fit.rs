@@ -12,8 +12,7 @@ pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// Whether the operator has each output. The order is that of the output parameters of the `oxiwarp`
-    /// function.
+    /// For each output parameter of the `oxiwarp` function: whether the operator has this output.
     outputs: &'s [bool],
     written: usize,
     /// The number of floats, integers and bools that are left.

@@ -1,4 +1,4 @@
-//! A torch operator: its schema, and the indices of those arguments that calls treat in a special way.
+//! A torch operator: its schema, and the indices of arguments with a special meaning, such as the tensor `x`.
 
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::ScalarKind;
@@ -7,8 +7,8 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// Maximum number of outputs of an operator, including workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// Maximum number of floats of an operator, of its integers and of its bools. It is also the maximum number
-/// of flags (bools that say whether an output is needed), because there are fewer outputs than this.
+/// Maximum for three counts: the floats, the integers and the bools of an operator. It is also the maximum
+/// number of flags (bools that say whether an output is needed).
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);

@@ -85,8 +85,8 @@ const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
 });
 
-/// The workspace for the gradients of a norm's weight and bias. In a row, it must come after these gradients,
-/// because its size depends on how many of them are requested.
+/// The workspace for the gradients of a norm's weight and bias. In a row of the table, this workspace must
+/// come after these gradients, because its size depends on how many gradients are requested.
 const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
     let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };

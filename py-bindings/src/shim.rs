@@ -119,7 +119,8 @@ impl Shim {
     }
 
     /// Returns the name of a dtype for error messages, given torch's code of the dtype. The shim has no
-    /// function for this. Therefore the function compares the code with that of each name, which is slow.
+    /// function for this. Therefore `dtype_name` compares the code with the code of each dtype, which is
+    /// slow.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
         const NAMES: &[&str] = &[
             "float64",

@@ -28,7 +28,7 @@ pub fn seed() -> u64 {
 }
 
 /// Runs the test `name`. The variable `OXIWARP_SEED` sets the seed of the test. Without the variable, each
-/// run has another seed.
+/// run has a different seed.
 ///
 /// If the test panics, the function prints the seed, the last recorded case and the command that repeats the
 /// test.

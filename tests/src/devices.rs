@@ -10,7 +10,7 @@ pub struct Candidate {
 }
 
 /// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, this GPU runs
-/// the PTX of another architecture, because newer GPUs also run older PTX.
+/// the PTX of a different architecture, because newer GPUs also run older PTX.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

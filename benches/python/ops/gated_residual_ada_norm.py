@@ -52,7 +52,7 @@ def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return the torch calls after a `WanTransformerBlock`'s feed-forward: gated sum, and next block's norm1."""
+    """Return a function that computes the gated sum after a `WanTransformerBlock`'s feed-forward and the next norm1."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

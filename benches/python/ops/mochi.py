@@ -38,7 +38,7 @@ def _modulated(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def _residual(x: Tensor, x_res: Tensor, gate: Tensor) -> Tensor:
-    """Compute `x + norm2(x_res)` of a `MochiTransformerBlock`: tanh in the gate's dtype, and the norm in float32."""
+    """Add a branch's output `x_res`, normalized in float32 and gated, to `x`, as `MochiTransformerBlock` does."""
     return x + (_normed(x_res.to(torch.float32)) * torch.tanh(gate)).to(x_res.dtype)
 
 

@@ -111,7 +111,7 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return norm and RoPE as in `CogVideoXAttnProcessor2_0`: RoPE changes only the video tokens after the text."""
+    """Return a function for norm and RoPE as in `CogVideoXAttnProcessor2_0`. RoPE skips the first (text) tokens."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))

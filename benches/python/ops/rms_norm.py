@@ -1,4 +1,4 @@
-"""Benchmarks of `rms_norm`: the norms of Llama, Gemma, T5, diffusers and torch. Only Llama's is timed."""
+"""Benchmarks of `rms_norm`. Llama's norm is timed. For Gemma, T5, diffusers and torch, only exactness is measured."""
 
 import references
 import torch

@@ -11,7 +11,7 @@ from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
-AXES = (44, 42, 42)  # Of the 128 columns of a head, these are rotated by frame, by row and by column.
+AXES = (44, 42, 42)  # Numbers of a head's 128 columns that are rotated by frame, by row and by column.
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:

@@ -7,8 +7,8 @@ use super::{Case, Choices, ELEMENTS, Operands};
 /// Number of elements of a tensor per row, as a function of the number of columns, e.g. `|cols| 2 * cols`.
 pub type Width = fn(usize) -> usize;
 
-/// A small number of rows: the text and image tokens of FLUX.1. Vec4 norms (four elements per load) have
-/// another launch configuration for few rows.
+/// A small number of rows: the text and image tokens of FLUX.1. Norms that load four elements at a time have
+/// a different launch configuration for few rows.
 const FEW_ROWS: usize = 4_608;
 
 /// Number and shape of an op's f32 results.
@@ -20,7 +20,8 @@ pub enum Singles {
     OfColumns(usize),
 }
 
-/// Names of op variants in results files up to 2026-11-25. Each old name is followed by its current name.
+/// Names of op variants in results files up to 2026-11-25. Each entry is a pair: the old name and the current
+/// name.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("ada_norm LayerNorm", "ada_norm-layernorm"),
     ("ada_norm RMSNorm", "ada_norm-rmsnorm"),

@@ -38,7 +38,7 @@ impl Results {
     }
 
     /// Describes the first value that differs by more than the tolerance. The tolerance for row results is
-    /// about two bf16 roundings. For sums over all rows, it allows another order of summation.
+    /// about two bf16 roundings. For sums over all rows, it allows a different order of summation.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
@@ -65,8 +65,8 @@ fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result
     Ok(results)
 }
 
-/// Describes the first element with `|ours - theirs| > share * (|theirs| + mean)`. `mean` is the mean
-/// magnitude of `theirs`.
+/// Describes the first element with `|ours - theirs| > share * (|theirs| + mean)`. `ours` are the measured
+/// values, `theirs` the expected values, and `mean` the mean magnitude of the expected values.
 fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
     let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
     let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);

@@ -100,12 +100,13 @@ pub trait Source<'t> {
     fn has(&self, scalar: ScalarKind) -> bool;
     /// Returns the role of the next tensor.
     fn role(&self) -> Option<Role>;
-    /// Returns the index of the next tensor, as [`Source::given_without`] and [`Source::missing`] expect it.
+    /// Returns the index of the next tensor in the call. The methods that create errors for missing tensors
+    /// take such indices.
     fn position(&self) -> usize;
-    /// Returns the error for a call that passes tensor number `given` but not tensor number `lacking`, which
-    /// must come with it.
+    /// Returns the error for a call that passes tensor number `given` but lacks tensor number `lacking`. The
+    /// op accepts the first tensor only together with the second.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
-    /// Returns the error for a required tensor, number `at` of the call, that is absent.
+    /// Returns the error for a call that lacks its required tensor number `at`.
     fn missing(&self, at: usize) -> Self::Error;
 }
 
@@ -219,8 +220,9 @@ macro_rules! choices {
 }
 pub(crate) use choices;
 
-/// Defines a struct and implements [`Argument`] for it. The implementation takes the fields in order. If a
-/// call has no value left for a field with a default, the field gets the default.
+/// Defines a struct and implements [`Argument`] for it. The implementation takes the values of the fields
+/// from the call, in the order of the fields. If the call has no value left for a field with a default, the
+/// field gets the default.
 macro_rules! arguments {
     (
         $(#[$doc:meta])*

@@ -36,8 +36,9 @@ arguments! {
         /// Mask that broadcasts to `[B, H, Sq, Sk]`. A `Bool` mask is true where a query sees a key. A mask
         /// in f32 or in the dtype of `q` is added to the scores.
         pub mask: Option<View<'a>>,
-        /// For packed sequences: their start offsets in `q` and in `k`, and the end of the last sequence, as
-        /// i32 `[sequences + 1]`. The tensors then have no batch dimension. Tokens after the last sequence
+        /// For packed sequences: two tensors, i32 `[sequences + 1]`, one for `q` and one for `k` and `v`.
+        /// Each has the start offset of every sequence, and the end of the last sequence. With packed
+        /// sequences, `q`, `k`, `v` and the output have no batch dimension. Tokens after the last sequence
         /// are padding: they attend to no key, and no query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
@@ -57,8 +58,8 @@ impl<'t> Argument<'t> for Attention {
     }
 }
 
-/// Minimum scale for kernels that multiply by the scale only inside the exponential. They also divide by the
-/// scale, and the quotient is infinite for scales below about 1.6e-38.
+/// Minimum scale for the specialized attention kernels. These kernels divide by the scale, and the quotient
+/// is infinite for scales below about 1.6e-38. The general kernel supports every scale.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
 /// The mask as a kernel reads it.

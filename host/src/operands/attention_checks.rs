@@ -78,8 +78,8 @@ fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> 
     Ok(())
 }
 
-/// Checks a query, key, value or output tensor. Returns its sizes (batches, tokens, heads, columns) and the
-/// kernel argument for it.
+/// Checks a query, key, value or output tensor. Returns its sizes (batches, tokens, heads, columns), and its
+/// address and strides as a kernel argument.
 pub(crate) fn heads(
     op: &'static str,
     device: &Device,

@@ -63,7 +63,8 @@ arguments! {
     }
 }
 
-/// The name of an op, its device, and the tensor `x` to whose shape the other operands broadcast.
+/// The name of an op, its device, and the tensor `x`. Scales, shifts, gates, weights and biases broadcast to
+/// the shape of `x`.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
@@ -107,8 +108,8 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` is the address and the
-    /// strides of its value after the broadcast to `x`.
+    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` is the address of the
+    /// scale, shift or gate, with its strides after the broadcast to the shape of `x`.
     pub fn modulation(
         &self,
         [arg, table]: ModulationNames,
@@ -193,8 +194,8 @@ pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether an operand is f32. If it is, torch's separate operators would compute all later steps in
-/// f32, even if `x` has 16 bits.
+/// Returns whether an operand is f32. If one is, torch's separate operators compute all later steps in f32,
+/// even if `x` has 16 bits. The kernel must then round only at the end.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);

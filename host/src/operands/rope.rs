@@ -52,8 +52,8 @@ pub struct Rope<'a> {
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the rotation of a call, and its flag `exact`. The rotation is `None` if the call has no table of
-    /// angles.
+    /// Takes the rotation and the flag `exact` from the arguments of a call. The rotation is `None` if the
+    /// call has no table of angles.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -82,7 +82,8 @@ impl<'t> Argument<'t> for Rope<'t> {
     }
 }
 
-/// The number of columns per head in a call. A number that is not positive stands for `None`.
+/// Takes the number of columns per head from the arguments of a call. A number that is not positive stands
+/// for `None`.
 impl<'t> Argument<'t> for Option<i64> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -154,8 +155,9 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// Checked angles: the kind for the kernel, the two operands such as cosines and sines, the number of tokens,
-/// and whether the angles are f32.
+/// Checked rotation angles as a tuple of four elements. They are the code by which the kernel selects the
+/// kind of angles, two tensors such as cosines and sines, the number of tokens, and whether the angles are
+/// f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
 /// The call against which tables are checked.
@@ -278,8 +280,8 @@ impl Tables<'_> {
         })
     }
 
-    /// Returns `tokens`, the number of tokens to rotate. Fails if `q` and `k` do not have all of these
-    /// tokens.
+    /// Returns `tokens`, the number of tokens to rotate. Without an offset, fails if `q` and `k` have a
+    /// different number of tokens. With an offset, fails if they have fewer than `offset + tokens` tokens.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

@@ -137,7 +137,8 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
 }
 
 /// Returns the error for operands whose row dimensions [`merge`] cannot merge. The error names one operand
-/// that fails without the others, or two operands that fail only together.
+/// whose own dimensions cannot be merged. If there is none, it names two operands that can be merged
+/// separately but not together.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
@@ -158,8 +159,8 @@ pub(crate) fn has_two_levels(view: &View) -> bool {
     merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
 
-/// Returns an error if an output shares memory with one of `others`, or if two of its elements have the same
-/// address.
+/// Returns an error if an output shares memory with a tensor in `others`, or if two elements of the output
+/// have the same address.
 pub(crate) fn expect_disjoint(
     op: &'static str,
     (arg, out): Operand,

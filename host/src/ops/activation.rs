@@ -28,7 +28,8 @@ pub enum Activation {
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` if it is greater than the threshold in the variant, otherwise 0. The threshold must not be NaN.
+    /// `x` if it is greater than the threshold (the variant's value), otherwise 0. The threshold must not be
+    /// NaN.
     Fatrelu(f32),
 }
 
@@ -47,8 +48,8 @@ pub enum Roundings {
 choices! { Roundings: Exact, Once; }
 
 impl<'t> Argument<'t> for Activation {
-    /// Takes the number that `oxiwarp/ops/activation.py` assigns to the function, and the threshold if the
-    /// call has one.
+    /// Takes two arguments of a call: the number that `oxiwarp/ops/activation.py` assigns to the function,
+    /// and the threshold if the call has one.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let (op, kind) = (source.op(), source.int()?);

@@ -19,8 +19,8 @@ arguments! {
         /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
         pub eps: f32,
         /// Round after every step, as torch's separate operators do in the dtype of `x`. If false, round only
-        /// at the end. If `x` has 16 bits and another operand is f32, the kernel always rounds only at the
-        /// end.
+        /// at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel always rounds
+        /// only at the end.
         pub exact: bool,
     }
 }
@@ -65,8 +65,8 @@ const LAYER: NormKernels = NormKernels {
     ],
     ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
 };
-/// Kernels for f32 rows. Two of them keep a row in registers. They require that scale and shift are f32 too,
-/// and that there is no weight or bias.
+/// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
+/// shift are f32 too, and that there is no weight or bias.
 const LAYER_F32: NormKernels = NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels = NormKernels {
     special: &[
@@ -89,11 +89,11 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 /// Computes `y = (norm(x) * weight + bias) * (1 + scale) + shift` over the last dimension.
 ///
 /// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape. After the broadcast,
-/// all of them must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
+/// `x`, `y`, scale and shift must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
 ///
 /// The LayerNorm is bitwise equal to torch's if the number of columns is divisible by 4. The RMSNorm is
-/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number is also below 8192. The bits
-/// of a row do not depend on the other rows.
+/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number of columns is also below 8192.
+/// The bits of a row do not depend on the other rows.
 ///
 /// # Errors
 /// Same as [`layer_norm`](crate::layer_norm), for every operand.
@@ -184,8 +184,8 @@ pub fn ada_norm_pair(
         Norm::Layer => ["ada_norm_pair_layer_any", "ada_norm_pair_layer_smem1"],
         Norm::Rms => ["ada_norm_pair_rms_any", "ada_norm_pair_rms_smem1"],
     };
-    // The driver's choice of shared memory carveout is faster than an explicit carveout at 2432 columns, and
-    // equally fast at 1536 columns.
+    // Leave the shared memory carveout to the driver. At 2432 columns, this is faster than an explicit
+    // carveout. At 1536 columns, it is equally fast.
     let kernels = NormKernels { carveout: None, ..NormKernels::of(names) };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =

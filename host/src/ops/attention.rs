@@ -73,7 +73,7 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: 
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel has the smallest tiles. It therefore also runs on GPUs whose shared memory is too
-    // small for the other kernels.
+    // small for the specialized kernels.
     let mut able = kernels.plain.iter().filter(fits);
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };

@@ -107,8 +107,8 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
-    // The general kernels have smaller tiles. They therefore also run on GPUs whose shared memory is too
-    // small for the other kernels.
+    // The general kernels have smaller tiles than the specialized kernels. They therefore also run on GPUs
+    // whose shared memory is too small for the specialized kernels.
     let fits = |kernel: &BackwardKernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut run = |name, side, rows, threads, shared_bytes| {

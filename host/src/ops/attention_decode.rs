@@ -55,7 +55,8 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
     attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
 }
 
-/// Same as [`attention_decode_workspace`], from the shapes of queries and keys. `plain` says that there is no
+/// Returns the number of f32 elements that [`attention_decode`] needs as workspace for queries and keys of
+/// these shapes. Returns `None` if the call should use [`attention`] instead. `plain` says that there is no
 /// mask and that the sequences are not packed.
 pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
     let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
@@ -74,9 +75,9 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 /// Computes [`attention`] for few queries and many keys, for example for one new token with a KV cache.
 /// Several blocks divide the keys of a head among them, and a second launch combines their results.
 ///
-/// The division of the keys does not depend on the batch size. The bits of a query's result therefore do not
-/// depend on it either. This function runs the kernels of [`attention`] in these cases: there is no
-/// workspace; [`attention_decode_workspace`] returns `None`; a head or the workspace is not aligned to 16
+/// The division of the keys does not depend on the batch size. Therefore, the bits of a query's result do not
+/// depend on the batch size either. This function runs the kernels of [`attention`] in these cases: there is
+/// no workspace; [`attention_decode_workspace`] returns `None`; a head or the workspace is not aligned to 16
 /// bytes.
 ///
 /// # Errors

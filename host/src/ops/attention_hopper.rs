@@ -1,5 +1,5 @@
-//! Attention kernels for Hopper, `softmax(scale q kT + mask) v`. They support only a part of all calls of the
-//! op `attention`.
+//! Attention kernels for Hopper, `softmax(scale q kT + mask) v`. They support only some calls of the op
+//! `attention`, for example none with a sliding window.
 use std::num::NonZero;
 
 use kernels_gpu::attention::hopper::params::{
@@ -16,8 +16,8 @@ use crate::{Device, Result, Stream};
 /// The kernels of one tile size.
 struct HopperKernels {
     tiles: Tiles,
-    /// Time per key, relative to the other Hopper kernels for the same head dimension. 1000 is the time of
-    /// the faster kernel.
+    /// Time per key, in thousandths of the time per key of the fastest Hopper kernel for the same head
+    /// dimension. The fastest kernel has the value 1000.
     key: u64,
     full: &'static str,
     causal: &'static str,
@@ -93,12 +93,13 @@ impl HopperKernels {
 const MIN_QUERIES: u32 = 64;
 
 /// Maximum bytes of keys and values that all blocks process at the same time. L2 (60 MB on an H200) can store
-/// them together with the next keys and values. A single head would have too few tiles for all SMs.
+/// them together with the next keys and values. If the blocks processed a single head at a time, it would
+/// have too few tiles for all SMs.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. If one does and `skip` is not 0, decreases `skip` by 1 and returns `false` without a
-/// launch.
+/// without a launch. If a Hopper kernel supports the call and `skip` is not 0, decreases `skip` by 1 and
+/// returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
 /// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
@@ -128,7 +129,7 @@ pub(crate) fn attention_hopper(
         carveout: None,
     };
     // If a kernel does not stage its output in shared memory, it does not read the tensor map of the output.
-    // In this case, any valid map can take its place.
+    // In this case, pass any valid tensor map instead.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;

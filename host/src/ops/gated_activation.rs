@@ -58,7 +58,7 @@ impl Gate {
     }
 }
 
-/// Returns the first and the second half of the columns of `packed`.
+/// Returns two views: the first half and the second half of the columns of `packed`.
 pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) -> Result<[View<'a>; 2]> {
     let Some((&last, outer)) = packed.shape().split_last().filter(|(last, _)| **last % 2 == 0) else {
         let expected = "an even last dimension: two halves, or a second tensor beside it".into();
@@ -94,9 +94,10 @@ pub(super) fn bias_halves(
 
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, `x` and `second` are
-/// `[..., columns]` each. `y` is `[..., columns]`. `bias` is `[2 * columns]` and is added to both halves
-/// before `f`. All tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
+/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, both `x` and `second` are
+/// `[..., columns]`. `y` is `[..., columns]`. `bias` is `[2 * columns]`. Before `f`, its first half is added
+/// to the first half of the input, and its second half to the second. All tensors have the same dtype, and
+/// can be viewed as `[n, m, columns]` without a copy.
 ///
 /// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
 ///

@@ -47,8 +47,8 @@ impl GatedResidual {
 /// Computes `sum = x + gate * y` in f32 and rounds it to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
-/// f32. After the broadcast, all of them must be viewable as `[n, m, columns]` without a copy, with the same
-/// `n` and `m`. If there are no rows, the call does nothing.
+/// f32. After the broadcast, `x`, `y`, `sum` and the gate must be viewable as `[n, m, columns]` without a
+/// copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps

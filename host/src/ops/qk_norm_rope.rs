@@ -80,9 +80,9 @@ const OP: &str = "qk_norm_rope";
 
 /// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
-/// With `across_heads`, the heads of a token must be adjacent in memory. With `exact`, the result is bitwise
-/// equal to that of the eager modules on CUDA if the columns per head are divisible by 4. The bits of a head
-/// depend only on the head, its angles and the parameters.
+/// If all heads of a token are normalized together (`across_heads`), they must be adjacent in memory. With
+/// `exact`, the result is bitwise equal to that of the eager modules on CUDA if the columns per head are
+/// divisible by 4. The bits of a head depend only on the head, its angles and the parameters.
 ///
 /// # Errors
 /// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a bias.
@@ -109,7 +109,7 @@ pub fn qk_norm_rope(
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
     // If its weight is f32, Llama's norm does not round before the multiplication. The kernel has one flag
-    // for this, which applies to `q` and `k`. Therefore both weights must agree.
+    // for this, which applies to `q` and `k`. Therefore both weights or no weight must be f32.
     let widens = |heads: &Heads| {
         heads.x.dtype() != Dtype::F32
             && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
@@ -160,7 +160,7 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { name: "qk_norm_rope_rms_block10", tiles: 10 },
     ];
     // The kernels in `names` add squares in the order of torch's fused RMSNorm. A norm of separate torch
-    // operators uses another order. For 128 columns, both orders are the same.
+    // operators adds them in a different order. For 128 columns, both orders are the same.
     let fused = norm == QkNorm::Rms;
     let names = [fused.then_some("qk_norm_rope_rms_d64_warp1"), Some("qk_norm_rope_rms_d128_warp1")];
     HeadKernels {

@@ -29,8 +29,9 @@ const CHAINED_KERNELS: NormKernels = NormKernels {
     ..NormKernels::of(["residual_tanh_gated_rms_norm_modulated_any"; 2])
 };
 
-/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. `tanh(gate)` is
-/// rounded to the dtype of the gate. The product and the sum are rounded to the dtype of `x`.
+/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. `branch` is the
+/// output of attention or of the feed-forward network. `tanh(gate)` is rounded to the dtype of the gate. The
+/// product and the sum are rounded to the dtype of `x`.
 ///
 /// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts to
 /// this shape, in this dtype or in f32.

@@ -25,9 +25,9 @@ const SHORT: &[Rung] = &[
     rung(2_048, 8, 256, 256),
 ];
 
-/// Launch configurations for longer rows. In a cluster, most of them keep 7 packs (16-byte vectors) per
-/// thread in registers instead of 8. A thread then uses 56 registers instead of 64, and each SM runs one more
-/// block.
+/// Launch configurations for longer rows. Most configurations with a thread block cluster keep 7 packs
+/// (16-byte vectors) per thread in registers instead of 8. A thread then uses 56 registers instead of 64, and
+/// each SM runs one more block.
 ///
 /// Bandwidth relative to a copy on an H200 (benches/results/decisions/softmax_rungs.txt): 94 % at 151,936
 /// columns, compared with 82 % for 8 packs per thread. At 65,536 columns, a cluster reaches 97 % and one

@@ -32,8 +32,9 @@ impl AttentionLayout {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // The last tile of each packed sequence may be partly filled. The same is true for the padding after
-        // the last sequence. Count one additional tile for each.
+        // The last tile of each packed sequence may be partly filled. The last tile of the padding after the
+        // last sequence may be partly filled too. Count one additional tile per sequence, and one for the
+        // padding.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),

@@ -31,7 +31,8 @@ impl<const N: usize> Elementwise<N> {
     /// operands are contiguous, the plan ignores their rows and treats them as one sequence of elements.
     /// `keep_rows` prevents this, for example if a bias is added to each row.
     ///
-    /// `aligned`: every other tensor that the kernel reads, such as a bias, supports 16-byte vector access.
+    /// `aligned`: whether the tensors that are not among the operands, such as a bias, support 16-byte vector
+    /// access.
     pub fn of(
         op: &'static str,
         device: &Device,

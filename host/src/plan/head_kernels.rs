@@ -28,8 +28,8 @@ pub(crate) struct HeadKernels {
 
 /// Kernels in which a thread has four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// Names of the kernels for 64 and for 128 columns. A name is `None` if the kernel would add squares in
-    /// another order than the norm that the op reproduces.
+    /// Names of the kernels for 64 and for 128 columns. A name is `None` if the kernel would add squares in a
+    /// different order than the norm that the op reproduces.
     pub names: [Option<&'static str>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,

@@ -13,10 +13,10 @@ use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// Default minimum number of warps per launch. With this number, a large GPU runs several waves of blocks.
 const WARPS: u32 = 16 << 10;
-/// Minimum number of blocks per launch for the `rotated` kernel. With this number, a large GPU runs several
-/// waves of blocks.
+/// Minimum number of blocks per launch for the kernel `rotated`, which rotates heads of any length without a
+/// norm. With this number, a large GPU runs several waves of blocks.
 const BLOCKS: u32 = 1 << 10;
-/// Warps per block of the `halves` and `qk` kernels.
+/// Warps per block of the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
 const BLOCK_WARPS: u32 = 8;
 /// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each
 /// of four warps, and there are two buffers.
@@ -138,8 +138,8 @@ impl CheckedHeads {
         unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
     }
 
-    /// Returns the plan of the first kernel that supports these operands. A launch override can skip some of
-    /// the kernels, so that tests and `tune` can run another one.
+    /// Returns the plan of the first kernel that supports these operands. A launch override can skip the
+    /// first kernels, so that tests and `tune` can run a later kernel.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
@@ -169,8 +169,8 @@ impl CheckedHeads {
     }
 
     /// Returns whether the kernels that rotate all columns of a head can run. The call must rotate all
-    /// columns with angles from tables, or none. The tensors must support access to four elements at a time.
-    /// The number of batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
+    /// columns with angles from tables, or rotate no columns. The tensors must support access to four
+    /// elements at a time. The number of batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
@@ -247,8 +247,8 @@ impl CheckedHeads {
         let BlockKernel { name, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // Columns that are one tile apart must use the same angles, or the row must be a single head.
-        // Otherwise this kernel cannot rotate the row.
+        // This kernel can rotate a row only in two cases. Either columns that are one tile (`TILE` columns)
+        // apart use the same angles, or the row is a single head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()

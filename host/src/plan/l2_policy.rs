@@ -45,8 +45,8 @@ mod tests {
     fn the_last_half_of_l2_is_demoted() {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
-        // The CPU executor reports 4 KiB of L2. A row has 512 bytes, so the last 2 KiB of one input are four
-        // rows. For two inputs, they are two rows of each input.
+        // The CPU executor reports 4 KiB of L2, and the last 2 KiB of the inputs are demoted. A row has 512
+        // bytes. With one input, 2 KiB are four rows. With two inputs, they are two rows of each input.
         let l2_policy = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
             RowLayout::of("op", &device, [("x", &view), ("y", &view)])

@@ -88,8 +88,9 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
 };
 
 /// Launch configurations for ops that read two operands, for rows of more than 2048 packs (16-byte vectors).
-/// A thread keeps 4 packs of each operand, as many bytes as 8 packs of one operand. On sm_75 there are none,
-/// because a block of 512 threads has room only for the rows of `SHORT_ROWS`.
+/// A thread keeps 4 packs of each operand, as many bytes as 8 packs of one operand. On sm_75 there are no
+/// such configurations, because the registers of 512 threads can keep no row of more than 2048 packs of two
+/// operands.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 

@@ -30,14 +30,14 @@ choices! { Norm: Rms, Layer; }
 
 /// Threads per row. With one warp per row, the kernels add the columns in the same order as torch's kernel.
 const TEAM_THREADS: u32 = 32;
-/// Rows per block if they fit in shared memory. The rows of a block do not depend on each other. More rows
-/// per block would have no advantage, and fewer SMs would be busy in the last wave.
+/// Rows per block if they fit in shared memory. The rows of a block do not depend on each other, so more rows
+/// per block would have no advantage. With larger blocks, fewer SMs would be busy in the last wave.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
 /// Shared memory carveout in percent for kernels that stage rows in shared memory. The other part of the
 /// memory is L1, which caches scales and shifts. With a carveout of 100 % and 5120 columns, every row loaded
-/// them from L2.
+/// scales and shifts from L2.
 const CARVEOUT: u32 = 57;
 /// Shared memory carveout in percent if one block shares each row. Fewer rows are then in shared memory at
 /// once. This value was the fastest at 2048, 3072 and 5120 columns.
@@ -134,8 +134,8 @@ pub(crate) struct TileKernel {
     pub name: &'static str,
     /// The kernel's access, which determines the rows that it supports.
     pub access: Access,
-    /// The only form of the operands that the kernel supports (which are present, in which dtype). `None`
-    /// means that it supports all forms.
+    /// The form of the operands that the kernel supports: which operands are present, and their dtypes.
+    /// `None` means that the kernel supports all forms.
     pub form: Option<OperandForm>,
 }
 

@@ -3,7 +3,8 @@ use crate::device::launch::MAX_GRID_YZ;
 use crate::device::ptx::arch::Arch;
 use crate::{Device, Dtype, View};
 
-/// Maximum number of row groups. A group has its own weight, and the groups are a dimension of the grid.
+/// Maximum number of row groups. A group of rows has its own weight. The number of groups is the size of a
+/// grid dimension, which CUDA limits.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
 /// Threads per SM that fit in the register file. Each thread needs 128 registers: for its part of two rows,
 /// and for the partial sums of its columns.
@@ -120,8 +121,9 @@ impl Dims {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// Returns the kernel and the threads per row for some LayerNorm rows. Such a row divides into whole
-    /// warps whose threads have two or three packs (16-byte vectors) each. Returns `None` for other rows.
+    /// Returns the kernel and the threads per row for LayerNorm rows of certain lengths. Such a row divides
+    /// into whole warps whose threads have two or three packs (16-byte vectors) each. Returns `None` for rows
+    /// of other lengths.
     ///
     /// Two packs per thread are preferred. Three packs are used only if both conditions hold: two packs would
     /// leave more than a tenth of an SM's threads unused, and three packs leave fewer unused.
@@ -144,8 +146,8 @@ impl Dims {
         }
     }
 
-    /// Returns the kernel and the threads per row for rows that `multi_row` does not support. `again` selects
-    /// the kernel that reads rows twice, even if they fit in registers.
+    /// Returns the kernel and the threads per row for rows of any length. The kernel processes one row at a
+    /// time. `again` selects the kernel that reads rows twice, even if they fit in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
         // LayerNorm keeps the sums for the bias in shared memory. A block has at most 48 KB of it on every
         // GPU.
