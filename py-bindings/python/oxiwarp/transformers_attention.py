@@ -93,7 +93,7 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # columns of zeros do not change the result's first columns; `[..., :columns]` drops them
+    if columns < key.shape[-1]:  # zero columns do not change the first columns; `[..., :columns]` drops them
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None
