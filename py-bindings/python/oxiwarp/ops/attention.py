@@ -206,8 +206,8 @@ def attention(
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
         mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the dtype of
-            `q`. It broadcasts to `[B, H, Sq, Sk]`, whatever `layout` is, and is not copied. A padding mask is `[B, 1,
-            1, Sk]`.
+            `q`. It broadcasts to `[B, H, Sq, Sk]`, whatever `layout` is, and is not copied. A padding mask is
+            `[B, 1, 1, Sk]`.
         window (int | tuple | None): sliding window. A pair has the numbers of keys before and after its position to
             which a query attends. A single number is the limit in both directions. None means no limit. The last query
             has the position of the last key, as with `causal`.
