@@ -1,4 +1,4 @@
-"""Caches for tensors that several calls need, such as rotary tables, and for results per object.
+"""Caches for tensors that several calls need, such as rotary tables, and for results that belong to one object.
 
 A store (a dict of cached results) has a maximum number of entries and bytes. If it is full, it drops its oldest entry.
 """
@@ -13,8 +13,8 @@ from torch import Tensor
 
 KEPT = 16  # maximum cached results per function; a model uses one or two resolutions at a time
 MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames, 512 x 768, have 198 MB.
-# Maximum bytes of a tensor that a CUDA graph may retain although the retained tensors exceed `MOST_BYTES`.
-# Such small tensors are frequencies. They are copied from the CPU, so a graph cannot compute them itself.
+# Tensors of at most this many bytes are retained for a CUDA graph even if the retained tensors exceed `MOST_BYTES`.
+# Rotary frequencies are so small. They are copied from the CPU, so a graph cannot compute them itself.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -60,11 +60,12 @@ def keep(
 ) -> Made:
     """Return the cached result for `key`, or call `make` and cache its result in `store`.
 
-    `key` includes the device. `store` has at most `most` entries of `most_bytes` in total. All threads, grad modes and
-    inference mode share the entries. Each stream has its own entries, because streams are not synchronized.
+    `key` includes the device. `store` has at most `most` entries of `most_bytes` in total. Calls in all threads share
+    the entries, also with grad mode or inference mode on or off. Each stream has its own entries, because streams are
+    not synchronized.
     Results are neither cached nor found while fake tensors are active. Tensors that torch.func wraps are not cached.
     During the capture of a CUDA graph, `make` is called without the cache. With `graphs`, the capture uses an entry of
-    any stream if there is one. That entry is then never freed, because the graph reads it at every replay.
+    any stream if an entry exists. This entry is then never freed, because the graph reads it at every replay.
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -97,7 +98,7 @@ def stream_of(device: torch.device) -> int | None:
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
     """Return the tensors that any stream has cached for `key`, for use in a CUDA graph that is being captured.
 
-    They are retained until the process ends, because the graph reads them at every replay. If none are cached, or if
+    The tensors are retained until the process ends, as the graph reads them at every replay. If none are cached, or if
     the retained tensors would exceed `MOST_BYTES`, call `make`, so that the graph computes them.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
@@ -122,7 +123,7 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        if dispatch_mode(FAKE) is None:  # `keep` does this too, in twice the time; every block calls this
+        if dispatch_mode(FAKE) is None:  # `keep` has the same lookup, but takes twice the time; every block calls this
             made = store.get((args, stream_of(args[-1])))
             if made is not None:
                 return made
@@ -153,7 +154,7 @@ def bytes_of(made: Tensor | tuple[Tensor, ...]) -> int:
 
 
 def lasts(*made: Tensor) -> bool:
-    """Return whether tensors may be cached for later calls: no subclass such as FakeTensor, no torch.func wrapper."""
+    """Return whether tensors may be cached for later calls. FakeTensors and torch.func wrappers may not be cached."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     return all(type(tensor) is Tensor and not wrapped(tensor) for tensor in made)
 

@@ -57,7 +57,7 @@ def forward(
     Args:
         module (nn.Module): attention module. Its `is_causal` is the default of `is_causal`.
         query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast all tensors are cast to its
-            dtype, as for `F.scaled_dot_product_attention`.
+            dtype (float16 or bfloat16), as for `F.scaled_dot_product_attention`.
         key (Tensor): shape `[B, Hkv, Sk, D]`.
         value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. DeepSeek's models have a smaller Dv.
         attention_mask (Tensor | None): bool or additive mask. It includes a sliding window.
@@ -93,7 +93,7 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # zero columns do not change the other ones; the result loses them below
+    if columns < key.shape[-1]:  # zero columns do not change the first columns; `[..., :columns]` drops them
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None
@@ -128,9 +128,9 @@ def check_context_parallel() -> None:
 
 
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
-    """Return an additive mask of `position_bias` and `mask`.
+    """Return `position_bias` as an additive mask that includes `mask`.
 
-    At keys that a bool `mask` hides, the result is the minimum of the dtype. An additive `mask` is added.
+    At keys that a bool `mask` hides, the result is the minimum of the dtype. An additive `mask` is added to the bias.
     """
     if mask is None:
         return position_bias

@@ -111,15 +111,15 @@ def build(job: Job, device: torch.device) -> Any:
 
 
 def cast(model: Any, dtype: torch.dtype) -> Any:
-    """Convert all of the model to one dtype.
+    """Convert all parameters and buffers of the model to one dtype.
 
-    It does not call diffusers' `.to`, which warns about modules that should stay in float32.
+    This function does not call diffusers' `.to`, which warns about modules that should stay in float32.
     """
     return torch.nn.Module.to(model, dtype)
 
 
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
-    """Run all denoising steps, always from the same noise. Return the latents and the seconds of each step."""
+    """Run all denoising steps, from the same noise in every call. Return the latents and the seconds of each step."""
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
     generator = torch.Generator("cpu").manual_seed(1)

@@ -29,5 +29,6 @@ FUNCTIONS = {
     if isfunction(value) and value.__module__.startswith(f"{__name__}.")
 }
 """Every public function, by name."""
-# mypy reads `__all__` only if it is a literal. Without an assignment it exports all names imported above.
+# mypy reads `__all__` only if it is a literal. Without an assignment to `__all__`, mypy exports all names
+# imported above.
 globals()["__all__"] = list(FUNCTIONS)

@@ -3,7 +3,7 @@
 The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. A group is a run of consecutive rows
 with the same scale. Within a group, `(1 + scale) * weight` acts as the weight of the norm. The backward kernel of the
 norm therefore takes one weight per group, and returns two sums per group: `A = sum(dy * norm(x))` and `B = sum(dy)`.
-The other gradients follow from these sums:
+The gradients of scale, shift, weight and bias follow from these sums:
 
     dscale  = A * weight + B * bias           dshift = B
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
@@ -47,9 +47,10 @@ class Norm(NamedTuple):
     def gradients(
         self, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the gradient of x plus `dsum`, and the wanted sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
+        """Return the gradient of x plus `dsum`, and two sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
 
-        `weight` replaces the weight of the norm. It is `[N]`, or `[groups, N]`.
+        `wanted` has two flags, for A and for B. A sum that is not wanted is None. `weight` replaces the weight of the
+        norm. It is `[N]`, or `[groups, N]` with one weight per group of consecutive rows.
         """
         dweight, dbias = wanted
         if not self.rms:
@@ -63,7 +64,7 @@ class Norm(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """A scale, shift or gate as the caller passed it, with its table `[N]` or None."""
+    """A scale, shift or gate as the caller passed it, and the table `[N]` that is added to it, or None."""
 
     value: Tensor
     table: Tensor | None
@@ -72,12 +73,12 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Pair scale and shift with their tables. If there is no shift, its pair is None."""
+    """Pair scale and shift with their tables. If `shift` is None, the second pair is None."""
     return Modulation(scale, scale_table), None if shift is None else Modulation(shift, shift_table)
 
 
 class Gradients(NamedTuple):
-    """Gradients of the operands. The gradient of `x` has the dtype of `x`, and all others are float32.
+    """Gradients of the operands. The gradient of `x` has the dtype of `x`, and the remaining gradients are float32.
 
     None stands for an operand that is missing or needs no gradient.
     """
@@ -101,7 +102,7 @@ def modulated(
     """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
     `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of `scale.value` and
-    `shift.value`, also if only the tables need a gradient. If `sums` is false, only the gradient of x is computed.
+    `shift.value`. The caller sums them further for the tables. If `sums` is false, only the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -141,9 +142,10 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients for a `scale` that consecutive rows do not share.
+    """Return the gradients of a modulated norm for a `scale` that consecutive rows do not share.
 
-    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x, before the norm's backward kernel.
+    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x. The norm's backward kernel then takes
+    this product as its incoming gradient.
     """
     dn = (dy * factor).to(x.dtype)
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)
@@ -163,11 +165,11 @@ def _by_torch(
 
 
 def groups_of(modulation: Tensor, x: Tensor) -> int | None:
-    """Return the number of groups of consecutive rows of x that share a row of `modulation`.
+    """Return the number of groups of consecutive rows of x, where the rows of a group share a row of `modulation`.
 
-    Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`. For
-    x of shape `[B, S, N]`, `[B, 1, N]` gives B and `[N]` gives 1. `[B, S, N]` gives None, and so does `[1, S, N]` for
-    B > 1.
+    Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`
+    groups. For x of shape `[B, S, N]`, a modulation `[B, 1, N]` gives B groups, and `[N]` gives 1. `[B, S, N]` gives
+    None, and so does `[1, S, N]` for B > 1.
     """
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
@@ -188,7 +190,10 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of a value and of its table in their dtypes, each None if it is not wanted."""
+    """Return the gradients of a modulation's value and of its table, in their dtypes.
+
+    `wanted` has two flags, for the value and for the table. A gradient that is not wanted is None.
+    """
     if gradient is None or modulation is None:
         return None, None
     value, table = modulation
@@ -206,7 +211,7 @@ def ada_norm_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, in their dtypes.
 
-    `wanted` has a flag for each of them. The gradient of x is always computed.
+    `wanted` has one flag per gradient, in this order. The gradient of x is always computed.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
@@ -222,7 +227,10 @@ def ada_norm_gradients(
 def gated(
     dtotal: Tensor, y: Tensor, gate: Modulation, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of y, the gate and its table for `gate * y`, each None if it is not wanted."""
+    """Return the gradients of `gate * y` for y, the gate and the gate's table.
+
+    `wanted` has one flag per gradient. A gradient that is not wanted is None.
+    """
     dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
     if not (wanted[1] or wanted[2]):
         return dy, None, None

@@ -25,8 +25,8 @@ class _ReadOnce:
 def _apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the same elements and no autograd history.
 
-    `.data` is preferred to a view: torch forbids in-place writes to a view that a function with several outputs
-    returned.
+    The result is `tensor.data` and not a view, because torch forbids in-place writes to a view that a function with
+    several outputs returned.
     """
     if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
         return tensor.view_as(tensor)
@@ -36,8 +36,8 @@ def _apart(tensor: Tensor) -> Tensor:
 class _Twice(torch.autograd.Function):
     """An autograd function that returns its first `count` tensors unchanged, and whose backward raises RuntimeError.
 
-    Its remaining inputs are the tensors from which the first `count` were computed. So a derivative with respect to any
-    of them reaches the backward.
+    Its remaining inputs are the tensors from which the first `count` were computed. A derivative with respect to one
+    of these inputs therefore reaches the backward.
     """
 
     generate_vmap_rule = True
@@ -60,8 +60,8 @@ def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tu
 
     torch's `once_differentiable` is not enough: the graph has no path from the inputs to its error node. The second
     derivative is therefore 0 if the incoming gradient is constant (`y.sum()`), or if `autograd.grad` names the inputs.
-    Here, all saved tensors and incoming gradients are inputs of the error node. A result that depends only on constants
-    (the gradient of a rotation) still has a second derivative of 0.
+    This decorator makes all saved tensors and incoming gradients inputs of the error node. If a gradient depends only
+    on constants (e.g. the gradient of a rotation for a constant `dy`), its second derivative is still 0.
     """
 
     @functools.wraps(backward)

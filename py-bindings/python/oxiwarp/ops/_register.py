@@ -77,7 +77,8 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """Run an operator under torch.vmap, with one call per batch element. Each call writes to one element of `out`."""
+    """Run an operator under torch.vmap, with one call per batch element. If there is an `out`, a call writes to one
+    batch element of it."""
     # `Function.forward` calls operators with grad mode off. With grad mode on, autograd does not record this
     # call, and the gradient would be lost silently.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
@@ -88,7 +89,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Make the batch the first dimension. Operators may not support the strides of a slice along another one.
+    # Make the batch the first dimension. Operators may not support the strides of a slice along a later one.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -111,7 +112,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
-    """Return the results of `one_by_one` for an empty batch.
+    """Return the results of `one_by_one` (one call per batch element under torch.vmap) for an empty batch.
 
     A call for one batch element on the meta device determines the shapes of the results.
     """
@@ -189,9 +190,9 @@ def _wraps_grad(tensor: Tensor) -> bool:
 def may_write(x: Tensor) -> bool:
     """Return whether several operators may write into parts of one new tensor, in a call whose input is `x`.
 
-    In eager mode, callers identify the parts by their addresses, which tensors without memory and wrappers of
-    torch.func do not have. torch.compile tracks the writes itself. This function does not check autograd; callers also
-    call `needs_grad`.
+    In eager mode, the address of a part shows to which tensor it belongs. Tensors without memory and wrappers of
+    torch.func have no address, so the result is False. torch.compile tracks the writes itself, so the result is True.
+    This function does not check autograd; callers also call `needs_grad`.
     """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
@@ -222,7 +223,7 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
 
 
 def refuse_forward_mode(op: str) -> None:
-    """Raise RuntimeError in forward-mode AD. `op` has no forward derivative, so its result would lack the tangent."""
+    """Raise RuntimeError in forward-mode AD, because the operator `op` would return a result without its tangent."""
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
@@ -243,7 +244,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return the operators' `round_before_weight`, True for "before_weight". Raise ValueError for an unknown name."""
+    """Return whether `rounding` is "before_weight" (rounds before the weight). Raise ValueError for an unknown name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -253,16 +254,19 @@ def before_weight(op: str, rounding: str) -> bool:
 def explain(
     error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", /, **others: Tensor | None
 ) -> None:
-    """Raise a clearer error in place of an operator's `error`. Return if there is none; the caller then re-raises.
+    """Raise a clearer error in place of an operator's `error`.
+
+    The cases below have a clearer error. In all further cases, return, so that the caller raises `error` again.
 
     - Sparse and nested tensors: torch's dispatcher raises a long message that names no argument.
     - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python raises
       torch.OutOfMemoryError. `outputs` is the number of results like `x`.
     - Argument of a wrong type: torch's message contains the whole schema.
-    - Operator that several functions share: its message begins with the operator's name, not with `op`.
+    - Operator that several public functions share: its message begins with the operator's name. The new message begins
+      with `op`, the public function.
 
-    `called` is the operator's name for `x`. This function does not raise `error` itself: its traceback would keep this
-    frame, and the tensors in it, alive until the next garbage collection.
+    `called` is the name of parameter `x` in the operator's schema. This function does not raise `error` itself: the
+    traceback of `error` would keep this frame, and the tensors in it, alive until the next garbage collection.
     """
     for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -282,7 +286,8 @@ def explain(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in error messages: "f16" for float16, torch's name if there is no kernel for it."""
+    """Return the name of a dtype in error messages, e.g. "f16" for float16. Other dtypes than f32, f16 and bf16 keep
+    torch's name."""
     return FLOATS.get(dtype) or str(dtype).removeprefix("torch.")
 
 

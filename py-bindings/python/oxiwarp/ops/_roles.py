@@ -38,8 +38,9 @@ class Role(enum.Enum):
 class Operator(NamedTuple):
     """A registered operator.
 
-    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust
-    or, if `in_python` is set, in Python.
+    `module` is the Python module that defines the operator. `roles` maps the name of each tensor argument to its role
+    (shape and dtype), in the order of the schema. `in_python` says whether the kernel is a Python function and not in
+    Rust.
     """
 
     name: str
@@ -55,7 +56,10 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Return the roles in the order of the schema. Raise TypeError unless its tensors, and no others, have a role."""
+    """Return `roles` in the order of the schema.
+
+    Raise TypeError if a tensor of the schema has no role, or if a role has no tensor.
+    """
     tensors = TENSOR.findall(schema)
     if wrong := sorted(set(tensors) ^ set(roles)):
         name = schema.partition("(")[0]

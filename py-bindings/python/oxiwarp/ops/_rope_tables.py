@@ -30,7 +30,7 @@ def grid_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return cosines and sines, float32 `[S, D / 2]`, for the tokens of a grid.
 
-    `splits` has the number of columns of a head for each axis. The angles are float64.
+    `splits` says how many columns of a head each axis (frame, row, column) rotates. The angles are float64.
     """
     check_theta(theta)
     parts = []

@@ -12,7 +12,7 @@ from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad
 from ._roles import Role
 
 # Values of the operators' argument `kind`. Kind 1 is GELU with the bits of torch builds for CUDA 13.2 and
-# newer. In these builds, erf has other last bits than in older builds.
+# newer. In these builds, the last bits of erf differ from those in older builds.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
@@ -50,9 +50,10 @@ op_backward = define(
 
 
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the kernels do not support. The bias has `halves` times the columns of `x`.
+    """Raise RuntimeError for inputs that the kernels do not support.
 
-    `others` must have the shape, dtype and device of `x`.
+    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The shape of the bias is
+    `[halves * x.shape[-1]]`. `others` are further inputs, by name, with the shape, dtype and device of `x`.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
@@ -254,7 +255,7 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
             second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `FastGELUActivation`: the formula of `gelu_tanh` in another order of operators.
+        transformers' `FastGELUActivation`: the formula of `gelu_tanh`, whose operators run in a different order.
 
     Example:
         >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))

@@ -24,7 +24,8 @@ def _check(
 ) -> None:
     """Raise RuntimeError for tensors that the kernels do not support. Reads only shapes, dtypes and devices.
 
-    `starts` is a pair of the offsets of packed queries and keys. Both are None if sequences are not packed.
+    `starts` is a pair: the offsets of the packed sequences in the queries, and those in the keys. Both offsets are None
+    if sequences are not packed.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -62,7 +63,7 @@ def _check(
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an output like `x`. In both layouts ("bshd", "bhsd"), the heads of a token are adjacent in memory."""
+    """Return an output with the shape of `x`. The heads of a token are adjacent in memory, also in layout "bhsd"."""
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
@@ -148,7 +149,7 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
 
 
 def _limits(window: Any) -> list[int]:
-    """Return the numbers of keys before and after a query that `window` allows; -1 stands for no limit."""
+    """Return two numbers: how many keys before and after its position a query attends to. -1 stands for no limit."""
     limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
     for limit in pair:
         if limit is None:
@@ -205,10 +206,11 @@ def attention(
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
         mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the dtype of
-            `q`. It broadcasts to `[B, H, Sq, Sk]` in both layouts and is not copied. A padding mask is `[B, 1, 1, Sk]`.
+            `q`. It broadcasts to `[B, H, Sq, Sk]`, whatever `layout` is, and is not copied. A padding mask is
+            `[B, 1, 1, Sk]`.
         window (int | tuple | None): sliding window. A pair has the numbers of keys before and after its position to
-            which a query attends. One number is used for both. None means no limit. The last query has the position of
-            the last key, as with `causal`.
+            which a query attends. A single number is the limit in both directions. None means no limit. The last query
+            has the position of the last key, as with `causal`.
         softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
         layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`.
@@ -220,8 +222,8 @@ def attention(
             written. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        Tensor with the shape and dtype of `q`, or `out`. Its memory order is `[B, Sq, H, D]` in both layouts. With
-        `return_lse`, the pair `(out, lse)`; `lse` is float32 of shape `[B, H, Sq]` (packed: `[H, Sq]`) and has no
+        Tensor with the shape and dtype of `q`, or `out`. In memory, its order is `[B, Sq, H, D]` for each `layout`.
+        With `return_lse`, the pair `(out, lse)`; `lse` is float32 of shape `[B, H, Sq]` (packed: `[H, Sq]`) and has no
         gradient.
 
     Raises:

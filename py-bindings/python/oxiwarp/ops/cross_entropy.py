@@ -17,7 +17,7 @@ INDICES = (torch.int64, torch.int32)
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
     """Raise RuntimeError for arguments that the kernels do not support. Reads only shapes, dtypes, devices and numbers.
 
-    `rows` are float32 tensors with one number per row.
+    `rows` are further inputs, by name: float32 tensors with one number per row of the logits.
     """
     if logits.dtype not in FLOATS:
         raise RuntimeError(f"{op}: logits is {dtype_name(logits.dtype)}, expected f32, f16 or bf16")
@@ -106,7 +106,8 @@ class _CrossEntropy(Function):
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows that are not ignored.
 
-    If the dtype of `target` cannot represent `ignore_index`, no row is ignored; torch's comparison would wrap it.
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored. torch's `target != ignore_index` would
+    wrap `ignore_index` to a number that may be a class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()

@@ -158,8 +158,8 @@ def geglu(
             dimensions into at most two by `view`, as in a slice or chunk of a contiguous tensor. Two dimensions count
             as merged only if they merge in `x`, `gate` and `out`.
         gate (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         approximate (str): "none" or "tanh", as for `torch.nn.functional.gelu`.
         mode (str): "exact" rounds where torch's eager operators do: after the addition of the bias, the activation and
             the product. "fast" rounds once, at the end.
@@ -206,8 +206,8 @@ def swiglu(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `gate` is given.
         gate (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
@@ -246,8 +246,8 @@ def mul_and_silu(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `gate` is given.
         gate (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
@@ -286,8 +286,8 @@ def silu_and_mul(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
         up (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
@@ -326,8 +326,8 @@ def gelu_and_mul(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
         up (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
@@ -366,8 +366,8 @@ def gelu_tanh_and_mul(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
         up (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
@@ -412,8 +412,8 @@ def fatrelu_and_mul(
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
         up (Tensor | None): the second half, with the shape and dtype of `x`.
-        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
-            `first` and `second`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
         threshold (float): `first` is replaced by 0 if it is not greater than this number. 0 gives ReGLU.
         mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.

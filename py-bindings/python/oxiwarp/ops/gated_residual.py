@@ -82,7 +82,7 @@ def gated_residual(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
-        y (Tensor): branch, with the shape, dtype and device of `x`.
+        y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
             dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
             of `ada_norm`. It must be possible to merge the leading dimensions into at most two by `view`. Two

@@ -73,7 +73,7 @@ op = define(
 class _GatedResidualAdaNorm(Function):
     """Autograd function that saves the sum and the operands, but x only with `clip`.
 
-    The backward kernel adds the incoming gradient of `sum` to the gradient of x.
+    The backward kernel of the norm adds the incoming gradient of `sum` to the gradient that comes from the norm.
     """
 
     @staticmethod
@@ -139,7 +139,7 @@ def gated_residual_ada_norm(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
-        y (Tensor): branch, with the shape, dtype and device of `x`.
+        y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor | None): as for `gated_residual`. None gives `sum = x + y`.
         scale (Tensor): broadcasts to `x`, with the shapes and dtypes that `ada_norm` supports.
         shift (Tensor | None): as `scale`.

@@ -108,7 +108,8 @@ def _norm_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the norm's gradients for `x`, weight and bias. Those of weight and bias are None if not wanted.
 
-    `how` is a pair of the norm's number in `NORMS` and eps.
+    `parameters` is the pair of weight and bias. `wants` has a flag for each of these two gradients. `how` is the pair
+    of the norm's number in `NORMS` and eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:

@@ -70,7 +70,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): branch, with the shape, dtype and device of `x`.
+        x_res (Tensor): output of the branch (attention or MLP), which is normalized, gated and added to `x`. It has the
+            shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
             in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
@@ -122,7 +123,8 @@ def residual_tanh_gated_rms_norm_modulated(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): branch, with the shape, dtype and device of `x`.
+        x_res (Tensor): output of the branch (attention or MLP), which is normalized, gated and added to `x`. It has the
+            shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
             in float32.
         scale (Tensor): as `gate`.

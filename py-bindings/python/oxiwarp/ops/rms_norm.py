@@ -128,7 +128,7 @@ def rms_norm(
         weight_offset (float): added to `weight` in float32. Gemma's zero-centered weights need 1.0.
         rounding (str): "once" casts to the dtype of `x` at the end, as torch.nn.RMSNorm, Gemma and Olmo do.
             "before_weight" also casts before the multiplication by the weight, as LLaMA, Qwen, T5 and diffusers'
-            `RMSNorm` do. Both are the same in float32.
+            `RMSNorm` do. In float32, the two values give the same result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It must not
             overlap an input.
 
@@ -145,8 +145,9 @@ def rms_norm(
 
     Note:
         Exactness: The mean of squares, its root and the product are computed in float32. The kernel casts where
-            `rounding` says, but sums a row in another order than torch. A row's result does not depend on the number of
-            rows. Rows whose address or stride is not a multiple of 16 bytes are summed in yet another order.
+            `rounding` says, but sums a row in a different order than torch. A row's result does not depend on the
+            number of rows. It depends on alignment: if the address or stride of a row is not a multiple of 16 bytes,
+            the order of the sum is different again.
         Gradients: Computed in float32 from `x` and rounded once, whatever `rounding` is. The gradient of `weight`, a
             sum over rows, is deterministic. A second derivative and forward-mode AD raise RuntimeError.
 

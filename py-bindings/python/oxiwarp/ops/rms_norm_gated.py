@@ -92,7 +92,7 @@ class _RmsNormGated(Function):
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
             # The intermediate result (the norm or, with `gate_first`, the product with the gate) can exceed
-            # 65504, the maximum of float16. The forward kernel keeps it in float32 too.
+            # 65504, the maximum of float16. The forward kernel also keeps this result in float32.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -131,7 +131,7 @@ def rms_norm_gated(
         rounding (str): "before_weight" casts the normalized value, and its product with a weight of the dtype of `x`,
             to that dtype. Qwen3-Next, Qwen3.5 and OLMo hybrid do so. With `gate_first`, Mamba2, Bamba, Zamba2 and
             Nemotron-H with one group do so. "once" casts only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1
-            do. Both are the same in float32.
+            do. In float32, the two values give the same result.
         activation (str): "silu", or "sigmoid" as in Kimi Linear and Bailing hybrid.
         gate_first (bool): compute `rms_norm(x * activation(gate), weight, eps)`, with the product in float32.
 

@@ -131,7 +131,7 @@ def rope(
         k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
         cos (Tensor): float32 or the dtype of `q`. Shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (with
             `heads_first`, `[B, heads, S, R]`); B and heads may be 1. R is the number of rotated columns, or half of it
-            with one entry per pair. Mochi's `[S, heads, R]` is passed as `cos[None]`. A complex64 table, as in Lumina
+            with one entry per pair. Mochi passes `[S, heads, R]` tables as `cos[None]`. A complex64 table, as in Lumina
             and Qwen-Image, has R equal to half of the rotated columns and no `sin`.
         sin (Tensor | None): shape and dtype of `cos`.
         interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the

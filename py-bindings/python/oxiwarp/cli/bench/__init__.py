@@ -31,7 +31,7 @@ def bench(
 ) -> int:
     """Measure the models, print tables, and write `<out>/<model>.json` after each part of the measurement.
 
-    Returns: 0, or 1 if a model or variant failed. In this case, print the reason and measure the others.
+    Returns: 0, or 1 if a model or variant failed. In this case, print the reason and go on with the next one.
     """
     try:
         from rich.console import Console
@@ -92,7 +92,7 @@ def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
 
 
 def forget() -> None:
-    """Free the previous model, which only reference cycles keep alive, and its compiled code."""
+    """Free the previous model and its compiled code. Only reference cycles keep this model alive."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -191,7 +191,7 @@ def figures(result: Result) -> dict[str, Any]:
 
 
 def command(arguments: list[str]) -> str:
-    """Return the command line without `--out`, which names a path of this machine."""
+    """Return the command line without `--out`, because the path after `--out` exists only on this machine."""
     words = iter(arguments)
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     return shlex.join(["python", "-m", "oxiwarp", *(word for word in kept if not word.startswith("--out="))])

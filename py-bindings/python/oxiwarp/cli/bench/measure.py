@@ -111,7 +111,7 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """Return the number of stages for the progress bar: model, variants, rounds, profiles and CUDA graphs."""
+    """Return the number of stages for the progress bar. The model, each variant, the rounds etc. are stages."""
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
@@ -200,7 +200,7 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """Return the share of equal values, and the PSNR in dB, whose peak is the range of the reference.
+    """Return the share of equal values, and the PSNR in dB. The peak of the PSNR is the range of the reference.
 
     If the error is infinite, the PSNR is -inf. If the reference is not finite, both values are NaN.
     """
@@ -213,7 +213,7 @@ def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Restore the arguments to their state before the previous step, and run a step."""
+    """Undo the changes that the previous step made to `arguments` (e.g. to the KV cache), and run a step."""
     if workload.restore is not None:
         workload.restore(arguments)
     return run(**arguments)

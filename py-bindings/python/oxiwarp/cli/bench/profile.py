@@ -11,7 +11,7 @@ from ... import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
-INDUCTOR = re.compile(r"triton_(?!tem)")  # but not triton_tem*: Inductor's templates for matrix products and attention
+INDUCTOR = re.compile(r"triton_(?!tem)")  # except triton_tem*, Inductor's templates for matrix products and attention
 NAMED = 6  # number of kernels in the category "other" that the profile lists by name
 
 

@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 class Stages:
-    """A `Progress` with a known number of stages. It is a context manager, whose exit removes the bars."""
+    """Progress display for a known number of stages. It is a context manager, and its exit removes the bars."""
 
     def __init__(self, count: int, console: Any = None) -> None:
         from rich.console import Console

@@ -36,7 +36,7 @@ class Workload:
 
     @property
     def denoises(self) -> bool:
-        """Whether the workload is a diffusion model, whose step output updates `state`."""
+        """Whether the workload is a diffusion model. Its step updates the argument that `state` names."""
         return self.sigma > 0
 
 
@@ -210,7 +210,8 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     """Return the arguments of one decoding step after a prompt.
 
-    The KV cache contains the prompt and the new token, as after the step. `_forget` removes the new token.
+    The KV cache contains the prompt and the new token, as it does after the step. Before each step, `_forget` removes
+    the new token from the cache.
     """
     from transformers import DynamicCache
 

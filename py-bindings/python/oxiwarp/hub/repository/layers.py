@@ -97,6 +97,6 @@ QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGEL
 
 
 def _eps(module: nn.Module) -> float:
-    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. If it is None, return torch's default."""
+    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. If the value is None, return torch's default."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     return torch.finfo(torch.float32).eps if eps is None else eps

@@ -21,11 +21,12 @@ INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
 
 
 class Rotation(NamedTuple):
-    """Rotation arguments of the operators, in the order of their schemas.
+    """Rotation arguments of the operators `rope` and `qk_norm_rope`, in the order of their schemas.
 
     `cos` is None if there is no rotation. `angles` says what `cos` and `sin` contain: tables, a complex table, or
     frequencies and positions. `rotary_dim` 0 means all columns. `offset` -1 means that the tables cover all tokens.
-    `conjugate` rotates by the negative angle. `head_dim` 0 means that queries have a head dimension or only one head.
+    `conjugate` rotates by the negative angle. `head_dim` is the number of columns per head if the queries have shape
+    `[B, S, heads * head_dim]`. 0 means that they have a dimension for heads, or only one head.
     """
 
     cos: Tensor | None
@@ -142,7 +143,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
 
 
 def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
-    """Return the number of batches, tokens, heads, and columns of a head."""
+    """Return four numbers: batches, tokens, heads, and columns per head."""
     if x.dim() == 3:
         batches, tokens, columns = x.shape
         dim = how.head_dim or columns
@@ -152,7 +153,7 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
 
 
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
-    """Raise RuntimeError for tables, or frequencies and positions, that do not match `q` and `k`."""
+    """Raise RuntimeError if tables, or frequencies and positions, do not match the shapes of `q` and `k`."""
     cos, sin = how.cos, how.sin
     if cos is None:
         return
@@ -200,7 +201,7 @@ def _expect(
 ) -> None:
     """Raise RuntimeError unless `tensor` is on the device of `q` and has one of `dtypes` and the `shape`, if given.
 
-    `expected` is the text of the dtypes in the message.
+    `expected` is the text that names `dtypes` in the error message.
     """
     same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
@@ -217,9 +218,9 @@ def _check_broadcast(
     tensors: tuple[Tensor, Tensor | None],
     how: Rotation,
 ) -> None:
-    """Raise RuntimeError unless a table matches the tensors or broadcasts to them.
+    """Raise RuntimeError unless a rotary table matches `tensors` (the pair of `q` and `k`) or broadcasts to them.
 
-    `held` has the numbers of batches, tokens and heads of the table.
+    `held` has three numbers: the batches, tokens and heads of the table.
     """
     q, k = tensors
     batches, tokens, heads, _ = sizes(q, how)

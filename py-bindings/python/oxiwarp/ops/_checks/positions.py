@@ -13,8 +13,8 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# Types of theta that need no check before the cache lookup, because they are hashable. Other types may not
-# be hashable.
+# Types of theta that need no check before the cache lookup, because they are hashable. Values of further
+# types, such as arrays, may not be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
@@ -29,7 +29,8 @@ def sizes(q: Tensor, heads_first: bool) -> tuple[int, int]:
 def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) -> Three:
     """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the tokens.
 
-    Without `offset`, the product of the sizes must be `tokens`. With `offset`, the grid may end before the last token.
+    If `offset` is None, the product of the sizes must be `tokens`. Otherwise the grid starts at token `offset` and may
+    end before the last token.
     """
     three = _three("grid", grid)
     if three is None or three[0] < 0 or three[1] < 0 or three[2] < 0:
@@ -56,7 +57,7 @@ def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
 
 
 def _three(name: str, values: Any) -> Three | None:
-    """Return three integers as a tuple, and None for another sequence. Raise TypeError if `values` is not iterable."""
+    """Return `values` as a tuple, or None unless they are three integers. Raise TypeError if they are not iterable."""
     try:
         first, second, third = values
     except TypeError:
@@ -72,7 +73,7 @@ def check_coordinates(
 ) -> None:
     """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
 
-    With `offset`, the coordinates may cover fewer tokens. Raise ValueError if `splits` are given too.
+    With `offset`, there may be fewer coordinates than tokens of `q`. Raise ValueError if `splits` are given too.
     """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")
@@ -98,7 +99,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 
 
 def check_theta(theta: float, one: bool = True) -> None:
-    """Raise TypeError or ValueError unless `theta` is a finite number above 0. If `one` is false, also reject 1."""
+    """Raise TypeError or ValueError unless `theta` is a finite number above 0. If `one` is false, 1 raises too."""
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)
     except TypeError:

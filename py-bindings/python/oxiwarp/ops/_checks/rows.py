@@ -1,6 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-They repeat the Rust host crate's checks of shapes, dtypes and devices for calls with meta tensors and torch.compile.
+They repeat the Rust host crate's checks of shapes, dtypes and devices, because calls with meta tensors and
+torch.compile do not reach the Rust code.
 """
 
 import itertools
@@ -47,7 +48,8 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `value` is None or broadcasts to x, in the dtype of x or float32.
 
-    `table` must be None or a vector of the last dimension of x, and None if `value` is None.
+    `table` is the vector that is added to `value`. It must be None or have shape `[x.shape[-1]]`. If `value` is None,
+    `table` must be None too.
     """
     if value is None:
         if table is not None:
@@ -97,7 +99,7 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
     """Raise RuntimeError for operands that the norms do not support.
 
-    `others` must have the shape, dtype and device of x.
+    `others` are further inputs, by name. They must have the shape, dtype and device of x.
     """
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
@@ -106,5 +108,5 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, e
 
 
 def summed(value: Tensor, table: Tensor | None) -> Tensor:
-    """Return a modulation with its table added, as diffusers' `scale_shift_table + temb`."""
+    """Return `table + value`, as diffusers' `scale_shift_table + temb`, or `value` if `table` is None."""
     return value if table is None else table + value
