@@ -1,8 +1,8 @@
 """Chooses the attention of fused processors: torch's attention or `oxiwarp.attention`.
 
 `oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
-was measured to be faster. Its results are rounded differently from those of torch's attention backends, which also differ from each other. So mode
-"exact" does not use `oxiwarp.attention` by default.
+was measured to be faster. Its results are rounded differently from those of torch's attention backends, which also
+differ from each other. So mode "exact" does not use `oxiwarp.attention` by default.
 """
 
 import math
@@ -60,8 +60,8 @@ def least_queries(keys: int, region: Region) -> str:
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
     """Return the result of diffusers' `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
 
-    If the source hash of the method is `PREPARE`, the method only repeats the mask for each head. In this case, this function
-    expands the mask without a copy and does not call the method.
+    If the source hash of the method is `PREPARE`, the method only repeats the mask for each head. In this case, this
+    function expands the mask without a copy and does not call the method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -144,8 +144,8 @@ def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
     """Whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
     `sizes` has regions, given by minimum numbers, and single sizes outside of the regions. `queries` and `keys` are the
-    numbers per head. `of_all` is the number of queries in all batches and heads together. torch.compile adds a guard for each comparison of a dynamic size, so this function
-    makes few comparisons.
+    numbers per head. `of_all` is the number of queries in all batches and heads together. torch.compile adds a guard
+    for each comparison of a dynamic size, so this function makes few comparisons.
     """
     regions, alone = sizes
     found: Region = ()

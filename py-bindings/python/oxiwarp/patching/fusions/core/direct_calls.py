@@ -55,7 +55,8 @@ def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
     """Compute `module(x)`. If the module is an unmodified `nn.Linear`, call `F.linear` instead of the module.
 
-    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`, and is reshaped for a module call. The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`, and is reshaped for a module call. The
+    caller must have checked `direct()`: eager mode, no gradients, no global hooks.
     """
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:

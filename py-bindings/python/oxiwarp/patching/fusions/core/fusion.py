@@ -46,8 +46,8 @@ class Fusion:
     """`accepts(self, *arguments of the method)`: whether the kernels support these dtypes and shapes."""
     skips: tuple[str, ...] = ()
     """Dotted names of submodules that `run` does not call, because it does their work itself. If one has a hook or was
-    replaced by another module, the original method runs. For blocks, `Kind` (class and parameter names)
-    detects a replaced module. For processors, which do not own their modules, `accepts` must detect it."""
+    replaced by another module, the original method runs. For blocks, `Kind` (class and parameter names) detects a
+    replaced module. For processors, which do not own their modules, `accepts` must detect it."""
     fits: Callable[[Any], str | None] = nothing_against
     """Returns the reason why an object of the class is not replaced, or None if it is."""
     exactness: Mapping[str, str] | str = "bit-exact"

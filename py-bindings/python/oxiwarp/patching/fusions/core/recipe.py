@@ -36,7 +36,7 @@ class FusedRecipe:
 
     None: processors never call it."""
     kinds: tuple[Kind | None, ...] | None = None
-    """The `Kind` (class and parameter names) of each module in `Fusion.skips`, when `patch` ran; None for a processor."""
+    """`Kind` (class and parameter names) of each module in `Fusion.skips` when `patch` ran; None for a processor."""
 
     @property
     def classes(self) -> tuple[type, ...]:
