@@ -29,7 +29,7 @@ PATCHED_BEFORE = "excluded now, patched before"
 
 
 class Settings(NamedTuple):
-    """The options of one `patch` call. Each replaced object stores a copy of them."""
+    """The options of one `patch` call, from which it makes the recipe (the data) of each replacement."""
 
     mode: str
     cpu_kernels: bool

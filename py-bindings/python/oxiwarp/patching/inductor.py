@@ -13,7 +13,7 @@ from torch import Tensor
 MOST = 1 << 15
 """Largest number of elements of a tensor for which Inductor generates the kernel: 8 rows of 4096 elements.
 
-Inductor was measured to be faster for one row: see benches/results/decisions/decoder.txt."""
+Only one row was measured: see benches/results/decisions/decoder.txt."""
 compiling = torch.compiler.is_compiling
 
 

@@ -38,8 +38,8 @@ class Fusion:
     run: Callable[..., Any]
     """The fused method, `run(self, how, *arguments of the method)`; `how` is the `FusedRecipe`."""
     sources: Mapping[str, tuple[str, ...]]
-    """The known fingerprints (source hashes) of each function that `run` reimplements. A key is the name of a method of the class,
-    ":name" for a function of the class's module, or "module:name"."""
+    """The known fingerprints (source hashes) of each function that `run` reimplements. A key is the name of a
+    method of the class, ":name" for a function of the class's module, or "module:name"."""
     chains: tuple[str, ...]
     """One line per kernel with the fused steps and the operator: "norm1, modulation: ada_norm"."""
     accepts: Callable[..., bool]

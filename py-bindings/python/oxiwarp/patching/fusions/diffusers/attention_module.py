@@ -82,7 +82,8 @@ def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether the processor can get the arguments unchanged.
 
-    The original forward must run if it would drop an argument with a warning, or pass its own default value to the processor.
+    The original forward must run if it would drop an argument with a warning, or pass its own default value to the
+    processor.
     """
     module: type = type(self)
     processor: type = type(self.processor)

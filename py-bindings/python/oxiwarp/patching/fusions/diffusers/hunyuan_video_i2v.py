@@ -55,7 +55,7 @@ def single_norm(
 def both_modulated(
     self: Any, how: FusedRecipe, x: Tensor, emb: Tensor, of_first: Tensor, first: int, chunks: int
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-    """Return the norm of `x`, modulated by `of_first` for the first `first` tokens and by `emb` for the tokens after these.
+    """Return the norm of `x`, modulated by `of_first` for the first `first` tokens and by `emb` for later tokens.
 
     Also return the chunks after shift and scale, such as the gates, of the modulations from `emb` and `of_first`.
     """

@@ -134,7 +134,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables are supported."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables fit."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False

@@ -38,7 +38,8 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
     """Whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
-    The matrix multiplication may not replace a modified linear or a linear without bias, nor a call under autograd or vmap.
+    The matrix multiplication may not replace a modified linear or a linear without bias, nor a call under autograd or
+    vmap.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False

@@ -95,9 +95,9 @@ If its argument is a `Place`, it may write the result there, and then returns `P
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
     """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
 
-    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if `expand` and `project` are unmodified linears. The
-    projection is then the sum of two matrix multiplications, one for the attention and one for the feed-forward. So
-    nothing is concatenated.
+    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if `expand` and `project` are
+    unmodified linears. The projection is then the sum of two matrix multiplications, one for the attention and one for
+    the feed-forward. So nothing is concatenated.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)

@@ -20,9 +20,9 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Compute `sum = x + gate * y` and return `(norm(sum), sum)`.
 
-    This function calls `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row by `1 +
-    scale`, so by 1, which changes no bit. The zeros have the dtype of the norm's parameters, because the operator has a
-    separate kernel for parameters and scale of one dtype. The function takes the arguments and raises the errors of the
+    This function calls `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row by
+    `1 + scale`, so by 1, which changes no bit. The zeros have the dtype of the norm's parameters, because the operator
+    has a separate kernel for parameters and scale of one dtype. The function takes the arguments and raises the errors of the
     operator.
 
     Under torch.compile, Inductor computes a call without a gate. The kernel of Inductor needs less Python time per
