@@ -29,7 +29,7 @@ PATCHED_BEFORE = "excluded now, patched before"
 
 
 class Settings(NamedTuple):
-    """The options of one `patch` call that each replacement stores."""
+    """The options of one `patch` call, from which it makes the recipe (the data) of each replacement."""
 
     mode: str
     cpu_kernels: bool
@@ -49,16 +49,17 @@ def patch(
 
     Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, training, copying and pickling
     keep working. You may patch before or after `.to("cuda")`, and before or after offloading. A call that the kernels
-    do not support runs the original method. Examples are a CPU tensor, another dtype, autocast, a tensor subclass and
-    forward-mode AD.
+    do not support runs the original method. Examples are calls with a CPU tensor, with a float64 tensor,
+    with a tensor subclass, under autocast and under forward-mode AD.
 
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
         mode (str): "exact" makes the results agree with the original methods as closely as the kernels can. In mode
             "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode "fast"
-            also computes GELUs in the preceding matrix multiplication and enables `attention`. Some kernels
-            take as long as in mode "exact". The report says how closely each replaced class agrees with its original.
+            also computes GELUs in the preceding matrix multiplication and enables `attention`. Some
+            kernels are not faster than in mode "exact". The report says how closely each replaced class agrees with its
+            original.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
         cpu_kernels (bool): also run the kernels for CPU tensors, on the CPU executor. The executor is slow, and
@@ -72,7 +73,7 @@ def patch(
         `Report`, which lists the replaced objects, and the objects that were not replaced, with the reason.
 
     Raises:
-        TypeError: `x` has another type, or a pattern is not a string.
+        TypeError: `x` is neither a pipeline nor an nn.Module, or a pattern is not a string.
         ValueError: `mode` is neither "exact" nor "fast".
         RuntimeError: nothing was replaced, or an error occurred while an object was replaced; the message names the
             object. After such an error, `x` is as it was before the call.
@@ -121,7 +122,7 @@ def patch(
 
 
 def unpatch(x: Any) -> int:
-    """Give every object in `x` that `patch` replaced its original class and method back.
+    """Restore the original class and method of every object in `x` that `patch` replaced.
 
     Args:
         x: a pipeline or an nn.Module, as for `patch`.
@@ -149,7 +150,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 
     Args:
         x: a pipeline or an nn.Module, as for `patch`.
-        **options: the other arguments of `patch`.
+        **options: the arguments of `patch` after `x`, by name.
 
     Returns:
         Context manager that gives the `Report` of `patch`.
@@ -165,7 +166,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         0
     """
     # Keep references to the modules and processors of `x`. So an object that the `with` block removes from
-    # `x` is restored too, and no other object gets its id.
+    # `x` is restored too, and Python does not reuse its id for a new object.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -179,7 +180,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 def replace_one(report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str) -> Recipe | None:
     """Replace the method of `part`, and return the recipe (the data of the replacement) or None if it is unsuitable.
 
-    In both cases, add a row to the report.
+    Add a row to the report, whether `part` was replaced or not. `remark` is a text for this row.
     """
     path = fusions.dotted(base_of(part))
     try:
@@ -196,7 +197,7 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
-    """Give `x` the method of this recipe, or its original method if the recipe is None."""
+    """Give `x` the method that `recipe` describes, or its original method if `recipe` is None."""
     if recipe is None:
         restore(x)
     else:
@@ -215,7 +216,10 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
 
 
 def outcome(recipe: Any, mode: str) -> dict[str, str]:
-    """Return operators, exactness and remark of an object with this recipe, as keyword arguments of `Report.add`."""
+    """Return operators, exactness and remark of a replaced object, as keyword arguments of `Report.add`.
+
+    `recipe` is the data of the replacement.
+    """
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     fusion = fusions.FUSIONS[recipe.fusion]
@@ -244,7 +248,10 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and object of each module in `x` and of its attention processor. Yield each object once."""
+    """Yield (dotted name, object) for each module in `x`, and for its attention processor if it has one.
+
+    Each object is yielded once.
+    """
     seen: set[int] = set()
     for name, module in named_modules(x):
         yield name, module
@@ -255,7 +262,7 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replaced_parts(x: Any) -> list[Any]:
-    """Return every object in `x` that `patch` replaced: modules, processors, and processors in other attributes.
+    """Return every object in `x` that `patch` replaced: modules, and processors in any attribute of a module.
 
     For example, diffusers' `fuse_qkv_projections` stores the previous processors in a dict of the model.
     """
@@ -281,7 +288,7 @@ def is_processor(x: Any) -> bool:
 
 
 def names_of(x: Any) -> dict[int, list[str]]:
-    """Return all dotted names of each module in `x`, by the module's `id`. A shared module has several names."""
+    """Map the `id` of each module in `x` to all dotted names of the module. A shared module has several names."""
     names: dict[int, list[str]] = {}
     for prefix, root in roots(x):
         for name, module in root.named_modules(prefix=prefix, remove_duplicate=False):
@@ -310,7 +317,10 @@ def roots(x: Any) -> list[tuple[str, nn.Module]]:
 
 
 def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
-    """Return the patterns as a list. `argument` is "only" or "skip", for the error message."""
+    """Return the patterns as a list, or `default` if `patterns` is None.
+
+    `argument` is "only" or "skip", for the error message.
+    """
     if patterns is None:
         return default
     made = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
@@ -327,7 +337,10 @@ def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
 
 
 def remark(formulas: dict[DtypePair, Formula]) -> str:
-    """Return a remark that names the dtypes for which a norm keeps its original forward, or an empty string."""
+    """Return a remark that names the dtypes for which a norm keeps its original forward.
+
+    The remark is an empty string if there are no such dtypes.
+    """
     covered = {dtype for dtype, weight_dtype in formulas if weight_dtype in (None, dtype)}
     missing = [dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if dtype not in covered]
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in missing)

@@ -1,6 +1,6 @@
 """Replaces a method of one object: sets the object's class to a subclass, and later restores the class.
 
-The new class is a subclass with the same name and another `forward`, or another `__call__` for an attention processor.
+The new class is a subclass with the same name and a new `forward`, or a new `__call__` for an attention processor.
 `isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy or an unpickled module is still
 replaced; unpickling imports oxiwarp.
 
@@ -10,7 +10,7 @@ which is cheap. If the method read the recipe from the object, each object would
 
 Some tools store a bound method of the class's forward in the *instance*. accelerate's offloading stores it as
 `_old_forward`, and diffusers' hooks (group offloading, caches) store it in their registry. Such a bound method is
-replaced by a bound method of the new class. An object whose instance has any other forward is not replaced.
+replaced by a bound method of the new class. An object that stores any other forward in its instance is not replaced.
 """
 
 import copy
@@ -28,7 +28,10 @@ from .._cache import forget
 
 RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # instance attributes that may store a bound forward
-REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # where diffusers' hooks store it
+REGISTRY, REFERENCES = (
+    "_diffusers_hook",
+    ("forward", "original_forward"),
+)  # where diffusers' hooks store a forward
 
 
 class Unsuitable(Exception):
@@ -40,19 +43,20 @@ class Recipe(Protocol):
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes of modules that the recipe refers to."""
+        """The classes that the recipe refers to, for example those of the submodules that its method does not call."""
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the methods of the subclass of `base`, by name.
+        """Map names to methods of the subclass that replaces the class `base`.
 
         A method calls the original method of `base` if the object has no attribute `RECIPE`, which `restore` deletes.
         """
 
 
-# Subclasses by original class and recipe. `_lasting` keeps a subclass alive when no object uses it. An
-# object that is patched again then gets the subclass for which torch.compile has code. `_lasting` has only
-# subclasses of importable classes, which live as long as the process. Any other class may refer to a module
-# and must be freed with the module. For example, torch's parametrizations create such classes.
+# `_classes` maps an original class and a recipe (the data of a replacement) to the subclass. `_lasting` keeps
+# a subclass alive when no object uses it. An object that is patched again then gets the subclass for which
+# torch.compile has code. `_lasting` has only subclasses of importable classes, which live as long as the
+# process. A class that is not importable may refer to a module, and must be freed with the module. For
+# example, torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
@@ -78,7 +82,8 @@ def replace(x: Any, recipe: Recipe) -> None:
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # If another tool has derived a class from our subclass, derive the new subclass from the tool's class.
+    # If another tool has derived a class from the previous subclass of oxiwarp, derive the new subclass from
+    # the tool's class.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -86,7 +91,7 @@ def replace(x: Any, recipe: Recipe) -> None:
 
 
 def restore(x: Any) -> bool:
-    """Give `x` its original class and method back. Return False if `x` is not replaced."""
+    """Give `x` its original class and method back. Return whether `x` was replaced before the call."""
     if not is_replaced(x):
         return False
     if is_ours(type(x)):
@@ -185,7 +190,7 @@ def subclass_of(base: type, recipe: Recipe) -> type:
 
 
 def is_importable(cls: type) -> bool:
-    """Whether the module of the class has this class under its qualified name."""
+    """Whether `cls` can be imported: its module has this class under the qualified name of the class."""
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -221,8 +226,8 @@ def tell_diffusers(base: type, subclass: type) -> None:
 def make_reduce(base: type, recipe: Recipe) -> Any:
     """Return a `__reduce_ex__` that stores the base class and the recipe, from which `_new` creates the subclass.
 
-    pickle imports classes by name, and can import the base class, but not our subclass. If another tool derived a class
-    from our subclass, that tool must make its class importable.
+    pickle imports classes by name, and can import the base class, but not the subclass that oxiwarp
+    made. If another tool derived a class from this subclass, that tool must make its class importable.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

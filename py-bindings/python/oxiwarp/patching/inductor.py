@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 MOST = 1 << 15
-"""Largest number of elements of such a call: 8 rows of 4096. One row was measured: see
-benches/results/decisions/decoder.txt."""
+"""Largest number of elements of a tensor for which Inductor generates the kernel: 8 rows of 4096 elements.
+
+Only one row was measured: see benches/results/decisions/decoder.txt."""
 compiling = torch.compiler.is_compiling
 
 

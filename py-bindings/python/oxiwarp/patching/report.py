@@ -13,25 +13,28 @@ COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
 TEXT_COLUMNS = 80
 """Width of `str(report)`. A rich console uses its own width."""
 LABEL_SHARE = 0.45
-"""Of a terminal's width: a longer class name has a line of its own."""
+"""Fraction of the terminal's width. A class name that is longer than this fraction gets a separate line."""
 INDENT = (0, 0, 0, 2)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Modules of one class with one outcome."""
+    """A row of the report: the modules of one class that have the same operator, exactness, status and reason."""
 
     module_class: str
     """Module path and name of the class."""
     count: int
     op: str
-    """The operator that runs; "-" where only Python's time is saved, empty for a class that was left."""
+    """Names of the operators that run. "-": the replaced method only saves Python time. Empty: not replaced."""
     exactness: str
-    """Against the module's own eager forward: "bit-exact", "same roundings" or "one rounding"; empty if left."""
+    """Agreement with the original eager method, such as "bit-exact", "same roundings" or "one rounding".
+
+    Empty if the modules were not replaced.
+    """
     status: str
     """"replaced" or "left"."""
     reason: str
-    """Why it was left, or what to know about the replacement."""
+    """Why the modules were not replaced ("left"), or a remark about the replacement."""
 
     @property
     def path(self) -> str:
@@ -45,7 +48,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """Exactness, operators and remark in one line; for objects that were not replaced, "left" and the reason."""
+        """Exactness, operators and remark as one line. For modules that were not replaced: "left" and the reason."""
         result = self.exactness if self.status == "replaced" else self.status
         done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
         return f"{result}: {done}" if done else result
@@ -65,7 +68,7 @@ class Report:
     mode: str
     outcomes: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
     names: dict[str, str] = field(default_factory=dict)
-    """Dotted name of every module that was looked at, and its status."""
+    """Maps the dotted name of each candidate to its status, "replaced" or "left"."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
@@ -79,7 +82,7 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        """One row per class and outcome; replaced modules come first."""
+        """One row for each class, operator, exactness, status and reason. Rows of replaced modules come first."""
         made = [Row(cls, count, *rest) for (cls, *rest), count in self.outcomes.items()]
         return sorted(made, key=lambda row: (row.status != "replaced", row.module_class, row.reason))
 
@@ -105,7 +108,7 @@ class Report:
 
     @property
     def by_path(self) -> Iterator[tuple[str, list[Row]]]:
-        """The rows, grouped by the name of the Python module that defines the class."""
+        """Pairs of the name of a Python module and the rows of the classes that it defines."""
         rows = sorted(self.rows, key=lambda row: row.path)  # stable sort: replaced rows stay first
         return ((path, list(group)) for path, group in groupby(rows, key=lambda row: row.path))
 

@@ -1,6 +1,7 @@
 """Collects the fusions of all model families, one file per family.
 
-A fusion replaces a method of a block or attention processor. In the new method, one kernel computes several operations.
+A fusion replaces a method of a block or attention processor. In the new method, one kernel computes several operations
+of the original method.
 """
 
 from ..inductor import MOST

@@ -20,7 +20,7 @@ from .recognise import DEFAULT_EPS, input_name
 class NormRecipe:
     """Data of a replaced norm.
 
-    `formulas` describes how the norm rounds, for each pair of input and weight dtype. `eps_name` is the name of the
+    `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds. `eps_name` is the name of the
     norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors.
     """
 
@@ -34,7 +34,10 @@ class NormRecipe:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the new forward. Each call looks up `base.forward`, because other tools may replace that method."""
+        """Return the new forward of a subclass of `base`, under the name "forward".
+
+        Each call looks up `base.forward`, because a tool may replace that method after `patch`.
+        """
         argument = input_name(base)
         decodes = is_decoders(base)
 
@@ -53,9 +56,9 @@ class NormRecipe:
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     """Return the kernel's result, or None if the original forward must run.
 
-    The kernel needs a CUDA tensor (with `cpu_kernels`, also a CPU tensor) of a dtype in `recipe.formulas` and with a
-    layout that `row_order` accepts. The weight must be contiguous. Tensor subclasses, autocast and forward-mode AD are
-    not supported.
+    `x` must be a CUDA tensor, or with `recipe.cpu_kernels` also a CPU tensor. `recipe.formulas` must have its dtype,
+    and `row_order` must accept its strides. The weight must be contiguous. Tensor subclasses, autocast and forward-mode
+    AD are not supported.
     """
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
@@ -98,7 +101,8 @@ def row_order(x: Tensor) -> list[int] | None:
 
     The caller permutes `x` to this order, and permutes the result back. For example, a transposed `[B, H, S, D]` is
     read as `[B, S, H, D]`, its order in memory. So no copy is made, and the result has the strides that an elementwise
-    torch operation would give. Two (size, stride) pairs must be enough to describe the dimensions before the last.
+    torch operation would give. The kernel describes all dimensions before the last one by at most two (size, stride)
+    pairs.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

@@ -1,8 +1,8 @@
 """Finds the formula that a norm's original forward computes, from the forward's result for a small random tensor.
 
 Rows of several magnitudes show where the forward adds `eps` and whether it clamps. Random weights show whether it adds
-an offset to the weight, and where it casts. A norm is not replaced if its forward gives other rows in training mode or
-for tensors of other ranks.
+an offset to the weight, and where it casts. A norm is not replaced if its forward gives different rows in training mode
+or for tensors of different ranks.
 """
 
 import copy
@@ -30,7 +30,7 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments of `oxiwarp.rms_norm` that give the roundings of a module."""
+    """Arguments of `oxiwarp.rms_norm` that make it compute and round as a module's original forward does."""
 
     uses_weight: bool
     weight_offset: float
@@ -38,9 +38,9 @@ class Formula:
 
 
 def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
-    """Return, for each (input dtype, weight dtype), the formula that gives the results of the original forward.
+    """Map (input dtype, weight dtype) to the formula that reproduces the results of the original forward.
 
-    A pair of dtypes for which no formula does so is omitted.
+    If no formula reproduces the results for a pair of dtypes, the map does not have this pair.
     """
     shape = getattr(module, "normalized_shape", None)
     # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather it for a call.
@@ -54,7 +54,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns about a weight of another dtype
+        warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns if weight and input have different dtypes
         for pair in pairs(weight is not None):
             x, w = probe_tensors(cols, pair, eps)
             y = own_forward(module, x, w)
@@ -67,7 +67,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
 
 
 def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
-    """Raise `Unsuitable` unless training mode also gives `y`, and tensors of other ranks give the same rows."""
+    """Raise `Unsuitable` unless training mode also gives `y`, and tensors of different ranks give the same rows."""
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
@@ -87,10 +87,11 @@ def pairs(with_weight: bool) -> Iterator[DtypePair]:
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
     """Return a random `x` of shape `[2, 5, cols]`, and a random weight with mean near 1 and some negative values.
 
-    The five rows have the magnitudes 1, 30, sqrt(eps), 0.03 and a large one whose squares do not overflow float32.
+    `pair` has the dtypes of `x` and the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps), 0.03 and a
+    large value whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # ignores the caller's defaults
+    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different
     small, large = (1e-12, 1e4) if pair[0] == torch.float16 else (1e-30, 1e15)
     scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], **of)[None, :, None]
     x = torch.randn(2, 5, cols, generator=generator, **of) * scale
@@ -102,8 +103,8 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
     """Run the class's `forward` on a copy of the module with weight `w`. Return the result or the raised error."""
     cls: Any = base_of(module)
-    # Call `object.__new__`, because FSDP2 gives a module a class whose `__new__` creates an object of another
-    # class.
+    # Call `object.__new__`, because FSDP2 gives a module a class whose `__new__` creates an object of a
+    # different class.
     probed: Any = object.__new__(cls)
     probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
     probed.__dict__.pop(RECIPE, None)
@@ -141,7 +142,7 @@ def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
 
 
 def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
-    """Compute `oxiwarp.rms_norm` in plain torch with the same casts."""
+    """Compute `oxiwarp.rms_norm` with the arguments `formula` in plain torch, with the casts of the operator."""
     h = x.float()
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if w is None or not formula.uses_weight:
@@ -161,7 +162,7 @@ def same_values(y: Any, r: Tensor) -> bool:
 def same_roundings(y: Tensor, r: Tensor) -> bool:
     """Whether `y` and `r` differ so little that only the order of a float32 sum can be the reason.
 
-    Another order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
+    A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
     additional or missing cast changes about every fourth value. The limit of one in a hundred separates the two cases.
     """
     if y.dtype == torch.float32:

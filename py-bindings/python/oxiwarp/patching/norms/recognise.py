@@ -5,7 +5,7 @@ the rounding, so there is no table of classes. Instead, a module is *probed* if 
 with T5LayerNorm. The probe runs the class's original `forward` on a small random CPU tensor, with random weights of the
 module's shape. It does so for each (input, weight) dtype pair that has a kernel, and compares the result with the
 formulas that the kernel can compute. If a formula reproduces the result, calls with this pair of dtypes use the kernel.
-Calls with another pair run the original forward.
+Calls with a different pair run the original forward.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.
@@ -26,7 +26,9 @@ NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # what torch.nn.RMSNorm with eps=None uses for float32
 Probed = dict[Any, dict[DtypePair, Formula]]
-"""Results of probes by `cache_key`. Each `patch` call has its own, because a class may change between two calls."""
+"""Maps a `cache_key` to the result of the probe of a module with this key.
+
+Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
 # Attributes that do not influence the result of a probe. The probe sets them itself or does not use them,
 # because it runs the class's forward, not a forward or hooks of the instance.
@@ -39,7 +41,7 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
-    """Return the norm's formulas by (input dtype, weight dtype), and the name of its eps attribute.
+    """Return a map from (input dtype, weight dtype) to the norm's formula, and the name of its eps attribute.
 
     Raise `Unsuitable` with the reason if no formula fits. `probed` caches results, so that modules with the same
     `cache_key` are probed once.
@@ -95,7 +97,10 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def check_tensors(module: nn.Module) -> Tensor | None:
-    """Return the module's weight or None. Raise `Unsuitable` for other tensors and for an unsupported weight."""
+    """Return the module's weight, or None if it has no weight.
+
+    Raise `Unsuitable` if the weight is unsupported, or if the module has more parameters or buffers.
+    """
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
     weight = tensors.pop("weight", None)
     if tensors:
@@ -123,9 +128,9 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
-    """Return a key of everything that the class's forward can read from the module, or None.
+    """Return a key that is equal for modules of which the class's forward reads equal values, or None.
 
-    None means that an attribute is not a plain value, so the probe's result must not be cached.
+    None means that an attribute is not a plain value, so the result of the module's probe must not be cached.
     """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):

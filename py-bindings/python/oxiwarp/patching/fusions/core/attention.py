@@ -1,8 +1,8 @@
 """Chooses the attention of fused processors: torch's attention or `oxiwarp.attention`.
 
 `oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
-was measured to be faster. It rounds differently from torch's backends, as torch's backends do among themselves. So mode
-"exact" does not use `oxiwarp.attention` by default.
+was measured to be faster. Its results are rounded differently from those of torch's attention backends, which also
+differ from each other. So mode "exact" does not use `oxiwarp.attention` by default.
 """
 
 import math
@@ -24,7 +24,10 @@ PREPARE = "747a2a6ba451"  # fingerprint of diffusers' `AttentionModuleMixin.prep
 
 
 def measured() -> str | None:
-    """Return the compute capability of the current GPU, such as "9.0", or None if `FASTER` has no data for it."""
+    """Return the compute capability of the current GPU, such as "9.0".
+
+    Return None if `FASTER`, the table of sizes at which `oxiwarp.attention` is faster, has no data for it.
+    """
     if not torch.cuda.is_available():
         return None
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
@@ -48,16 +51,17 @@ def attention_note(capability: str) -> str:
 def least_queries(keys: int, region: Region) -> str:
     """Return one region of the table `FASTER` as text, for example "128 keys: 512 (6144)".
 
-    The example means at least 128 keys, at least 512 queries, and at least 6144 queries in all batches and heads.
+    The example means at least 128 keys and 512 queries per head, and at least 6144 queries in all batches and heads
+    together.
     """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
 
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
-    """Return `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
+    """Return the result of diffusers' `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
 
-    If the method has the fingerprint `PREPARE`, it only repeats the mask for each head. In this case, this function
-    expands the mask without a copy and does not call the method.
+    If the source hash of the method is `PREPARE`, the method only repeats the mask for each head. In this case, this
+    function expands the mask without a copy and does not call the method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -123,7 +127,7 @@ def sdpa(
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
     """Whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the call.
 
-    `tokens` is the index of the token dimension.
+    `how` has the options of `patch`. `tokens` is the index of the token dimension in `query` and `key`.
     """
     if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
@@ -139,9 +143,9 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
     """Whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
-    `sizes` has regions, given by minimum numbers, and single sizes outside of the regions. `of_all` is the number of
-    queries in all batches and heads. torch.compile adds a guard for each comparison of a dynamic size, so this function
-    makes few comparisons.
+    `sizes` has regions, given by minimum numbers, and single sizes outside of the regions. `queries` and `keys` are the
+    numbers per head. `of_all` is the number of queries in all batches and heads together. torch.compile adds a guard
+    for each comparison of a dynamic size, so this function makes few comparisons.
     """
     regions, alone = sizes
     found: Region = ()

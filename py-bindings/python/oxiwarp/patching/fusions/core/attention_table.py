@@ -6,7 +6,8 @@ to two tables:
 1. Regions, by the minimum number of keys. A region has pairs of the minimum number of queries and the minimum total
    number of queries, over all batches and heads. `oxiwarp.attention` was faster at every measured size that reaches
    both numbers of a pair.
-2. Other measured sizes at which it was faster: by number of keys, then by queries, with the total numbers of queries.
+2. Measured sizes outside of the regions at which it was faster. The table maps a number of keys to a dict, which maps a
+   number of queries to the total numbers of queries.
 """
 # fmt: off
 

@@ -2,8 +2,8 @@
 
 Python time limits a decoder that generates one token. A layer has about twenty launches, and a module call takes as
 long as one launch. So without gradients and hooks, the functions here call `F.linear` for an unmodified `nn.Linear`,
-and `rms_norm` for a norm that `patch` replaced. Every other module is called normally, for example an adapter, a
-quantised or an offloaded module. Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not
+and `rms_norm` for a norm that `patch` replaced. All other modules are called normally, for example adapters,
+quantised modules and offloaded modules. Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not
 reshape them.
 """
 
@@ -53,9 +53,10 @@ def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 
 
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """Compute `called(module, x, tokens)`, with `F.linear` if the module is an unmodified `nn.Linear`.
+    """Compute `module(x)`. If the module is an unmodified `nn.Linear`, call `F.linear` instead of the module.
 
-    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`, and is reshaped for a module call. The
+    caller must have checked `direct()`: eager mode, no gradients, no global hooks.
     """
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
@@ -66,10 +67,11 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 
 
 def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Compute `called(module, x, tokens)`, with the operator `rms_norm` if `patch` replaced a norm without hooks.
+    """Compute a norm `module(x)` for `x` of shape `[batch * tokens, columns]`; `tokens` is `(batch, tokens)`.
 
-    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and that the kernels support
-    device, dtype and layout of `x`.
+    If `patch` replaced the norm and it has no hooks, call the operator `rms_norm`. Otherwise reshape `x` and call the
+    module. The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and that the kernels
+    support device, dtype and layout of `x`.
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
@@ -87,7 +89,8 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
     """Return the module's recipe (its options of `patch`) if a call would run the named fusion, otherwise None.
 
-    The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and checks `Fusion.accepts`.
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks). It must also check with
+    `Fusion.accepts` that the kernels support the call.
     """
     held = module.__dict__
     how = held.get(RECIPE)

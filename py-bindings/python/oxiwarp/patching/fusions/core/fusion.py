@@ -18,7 +18,7 @@ from .modules import Kind, kind_of, submodule
 from .source import fingerprint, resolve
 
 SOURCE = "_oxiwarp_source"  # class attribute: fingerprint (source hash) of the original method
-MODULE = "_oxiwarp_module"  # class attribute: module of the class in `Fusion.classes`
+MODULE = "_oxiwarp_module"  # class attribute: Python module of the class that `Fusion.classes` names
 compiling = torch.compiler.is_compiling
 
 
@@ -29,25 +29,25 @@ def nothing_against(_: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A method of a class, and the function that runs in its place."""
+    """Describes the replacement of a method: the classes with this method, and the function that runs in its place."""
 
     name: str
     """Unique name, such as "ltx.block"."""
     classes: tuple[str, ...]
-    """`fnmatch` patterns of "module.Class"."""
+    """`fnmatch` patterns of "module.Class". The fusion may replace the method of classes that match one of them."""
     run: Callable[..., Any]
     """The fused method, `run(self, how, *arguments of the method)`; `how` is the `FusedRecipe`."""
     sources: Mapping[str, tuple[str, ...]]
-    """The known `fingerprint`s of each function that `run` reimplements. A key is the name of a method of the class,
-    ":name" for a function of the class's module, or "module:name"."""
+    """The known fingerprints (source hashes) of each function that `run` reimplements. A key is the name of a
+    method of the class, ":name" for a function of the class's module, or "module:name"."""
     chains: tuple[str, ...]
     """One line per kernel with the fused steps and the operator: "norm1, modulation: ada_norm"."""
     accepts: Callable[..., bool]
     """`accepts(self, *arguments of the method)`: whether the kernels support these dtypes and shapes."""
     skips: tuple[str, ...] = ()
     """Dotted names of submodules that `run` does not call, because it does their work itself. If one has a hook or was
-    replaced by another module, the original method runs. For blocks, `Kind` detects another module. For processors,
-    which do not own their modules, `accepts` must detect it."""
+    replaced by another module, the original method runs. For blocks, `Kind` (class and parameter names) detects a
+    replaced module. For processors, which do not own their modules, `accepts` must detect it."""
     fits: Callable[[Any], str | None] = nothing_against
     """Returns the reason why an object of the class is not replaced, or None if it is."""
     exactness: Mapping[str, str] | str = "bit-exact"
@@ -63,7 +63,7 @@ class Fusion:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """`skips`, each split at its dots."""
+        """The names in `skips`, each split at its dots."""
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
@@ -95,14 +95,17 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `fits` accepts `x` and `sources` has the hashes of its class."""
+        """Raise `Unsuitable` unless `fits` accepts `x`, and `sources` has the source hashes of its class `cls`.
+
+        `known` is the class that `Fusion.classes` names: `cls` or a base class of it.
+        """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:
             raise Unsuitable(why)
 
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
-    """Whether all operands that are not None have the dtype of `x`."""
+    """Whether each of the `operands` is None or has the dtype of `x`."""
     dtype = x.dtype
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and tensor.dtype != dtype:

@@ -20,7 +20,7 @@ NORM: tuple[tuple[str, bool | None], ...] = (("weight", None), ("bias", None))
 
 
 def kind_of(module: nn.Module | None) -> Kind | None:
-    """Return the kind of a module, or None for no module."""
+    """Return the `Kind` of a module (class and parameter names), or None if `module` is None."""
     if module is None:
         return None
     return base_of(module), tuple((name, held is not None) for name, held in module._parameters.items())
@@ -53,14 +53,17 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a call of the module may run other code than its class's forward, such as a hook."""
+    """Whether a call of the module may run more code than the forward of its class, such as a hook."""
     return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether the module has hooks or another forward on the instance. Global hooks of torch do not count."""
+    """Whether the module has hooks, or its instance stores a forward that is not the class's forward.
+
+    This function ignores torch's global hooks.
+    """
     held = module.__dict__
-    bound = held.get("forward")  # accelerate leaves the class's forward there
+    bound = held.get("forward")  # accelerate stores the class's forward in the instance
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
     # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added after

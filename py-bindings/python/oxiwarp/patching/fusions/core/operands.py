@@ -23,14 +23,16 @@ from ....ops.modulated_rms_norm import per_batch
 
 WIDE = torch.float32
 RESIDUAL = ("gated_residual", "gated_residual_ada_norm")
-"""Operators whose sum gets the wider dtype of the residual stream and the branch."""
+"""Operators that add a branch to the residual stream. If their dtypes differ, the sum has the wider dtype."""
 ROLES = {name: positional(function) for name, function in ops.FUNCTIONS.items()}
 ROWS = {
     name: roles.count(Role.ROWS)
     for name, roles in ROLES.items()
     if roles.count(Role.ROWS) > 1 or Role.BROADCAST in roles or Role.PER_BATCH in roles
 }
-"""By operator, the number of leading arguments that are rows of one shape and dtype. Others broadcast to them."""
+"""Maps an operator to the number of its first arguments that must have one shape and dtype.
+
+The arguments after these broadcast to this shape."""
 PER_BATCH = {name for name, roles in ROLES.items() if Role.PER_BATCH in roles}
 HEADS = {name for name, roles in ROLES.items() if Role.HEADS in roles and Role.TABLE in roles}
 """Operators of query, key, cos and sin, which are copied if their last dimension is not contiguous."""
@@ -83,7 +85,10 @@ def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Convert the operands and return the operator's result, or `NotImplemented` if no operand needs a conversion."""
+    """Convert the operands of the operator `name` and return its result.
+
+    Return `NotImplemented` if no operand needs a conversion.
+    """
     op = getattr(ops, name)
     if name in HEADS:
         made = tuple(as_rows(x) if isinstance(x, Tensor) else x for x in args)
@@ -132,7 +137,7 @@ def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether both tuples contain the same objects."""
+    """Whether `made` and `args` contain the same objects in the same order."""
     return all(a is b for a, b in zip(made, args, strict=True))
 
 

@@ -2,8 +2,8 @@
 
 In eager mode, they are the operators of `oxiwarp.ops`, with the operand conversions of `operands.py`. `INDUCTOR` lists
 the elementwise operators for which Inductor's kernel is faster. Under torch.compile, these operators are torch
-operations with the roundings of the models' original code, so that Inductor fuses them with adjacent operations. Every
-other operator stays an oxiwarp kernel in the compiled graph.
+operations with the roundings of the models' original code, so that Inductor fuses them with adjacent operations. All
+operators that `INDUCTOR` does not list stay oxiwarp kernels in the compiled graph.
 """
 
 import torch
@@ -24,7 +24,7 @@ globals().update(FITTING)
 def gelu_quick(  # type: ignore[no-redef]
     x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `oxiwarp.gelu_quick`; under torch.compile as torch operations."""
+    """Compute `x * sigmoid(1.702 x)` with the operator `oxiwarp.gelu_quick`, or under torch.compile with torch."""
     if out is not None or not compiling():
         return ops.gelu_quick(x, bias, mode=mode, out=out)
     v = x if bias is None else x + bias

@@ -32,13 +32,15 @@ class FusedRecipe:
     mode: str
     cpu_kernels: bool = False
     attention: str | None = None
-    """Compute capability whose table decides when processors call `oxiwarp.attention`; None: they never do."""
+    """Compute capability such as "9.0", whose measurements decide when processors call `oxiwarp.attention`.
+
+    None: processors never call it."""
     kinds: tuple[Kind | None, ...] | None = None
-    """Kinds of the modules named in `Fusion.skips`, taken when `patch` ran; None for a processor."""
+    """`Kind` (class and parameter names) of each module in `Fusion.skips` when `patch` ran; None for a processor."""
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes of the modules in `Fusion.skips`."""
+        """The classes of the submodules that the fused method does not call (`Fusion.skips`)."""
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:

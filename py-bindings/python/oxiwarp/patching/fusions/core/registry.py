@@ -9,7 +9,9 @@ from .fusion import Fusion
 
 TRANSFORMERS = "transformers.models."
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")
-"""Packages of `transformers.models` with the decoders that the fusions are written for. Other packages copy them."""
+"""Packages of `transformers.models` with the decoders that the fusions are written for.
+
+Many other packages of transformers have copies of this code."""
 
 FUSIONS: dict[str, Fusion] = {}
 """All fusions by name, in the order in which `find` tries them. `patching/fusions/__init__.py` fills it."""
@@ -27,7 +29,7 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """Return the result of `find`, but an index into `cls.__mro__` in place of a class.
+    """Return the fusion for objects of `cls`, and the index in `cls.__mro__` of the class that the fusion lists.
 
     The cache must not refer to a class, because that would keep the class alive.
     """

@@ -74,7 +74,7 @@ def words(source: str) -> Iterator[str]:
 
 
 def between(lines: list[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """Return the text between two positions, each a row from 1 and a column from 0."""
+    """Return the text between two positions. A position is (row, column); rows count from 1 and columns from 0."""
     (first, left), (last, right) = begin, end
     if first == last:
         return lines[first - 1][left:right]

@@ -63,14 +63,14 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
 def hands_on_by_name(module: type[Any]) -> bool:
     """Whether the module's forward passes arguments to the processor by name.
 
-    diffusers' `Attention` does so, but the attention classes of single models do not.
+    diffusers' `Attention` does so, but an attention class of one model, such as `FluxAttention`, does not.
     """
     return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 @cache_weakly
 def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
-    """Return the cache of signatures for a class of modules, by the class of the processor."""
+    """Return a cache for a class of modules. It maps the class of a processor to the result of `signature`."""
     return WeakKeyDictionary()
 
 
@@ -82,7 +82,8 @@ def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether the processor can get the arguments unchanged.
 
-    The original forward must run if it would drop an argument with a warning, or pass a default of its own.
+    The original forward must run if it would drop an argument with a warning, or pass its own default value to the
+    processor.
     """
     module: type = type(self)
     processor: type = type(self.processor)

@@ -111,7 +111,7 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """Whether all operands have one dtype and device, without GLIGEN, which adds an attention between the other two.
+    """Whether all operands have one dtype and device, and the call does not use GLIGEN, which adds an attention.
 
     A call with the argument `scale` needs the original method, which warns about it.
     """

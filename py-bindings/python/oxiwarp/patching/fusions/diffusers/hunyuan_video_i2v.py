@@ -55,9 +55,9 @@ def single_norm(
 def both_modulated(
     self: Any, how: FusedRecipe, x: Tensor, emb: Tensor, of_first: Tensor, first: int, chunks: int
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-    """Return the norm of `x`, modulated by `of_first` for the `first` first tokens and by `emb` for all others.
+    """Return the norm of `x`, modulated by `of_first` for the first `first` tokens and by `emb` for later tokens.
 
-    Also return the chunks of both modulations after shift and scale, such as the gates.
+    Also return the chunks after shift and scale, such as the gates, of the modulations from `emb` and `of_first`.
     """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
@@ -72,7 +72,7 @@ def both_modulated(
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
-    """Whether some, but not all tokens belong to the first frame, and both embeddings have the dtype of the input."""
+    """Whether some, but not all tokens belong to the first frame, and the two embeddings have the input's dtype."""
     return (
         token_replace_emb is not None
         and first_frame_num_tokens is not None

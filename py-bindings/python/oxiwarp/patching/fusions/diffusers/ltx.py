@@ -13,7 +13,9 @@ from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"
-"""The attribute of cosines: their sines, then cosines and sines that have each angle once, not twice for its pair."""
+"""Name of an attribute of the tensor of cosines. Its value is the tuple (sines, cosines once, sines once).
+
+The last two tensors have each angle once, instead of once for each column of a pair."""
 
 
 def block(
@@ -124,8 +126,8 @@ def attention(
 def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Return rotary tables with one entry per pair of columns, if `ltx_rope.py` has attached them to `cos`.
 
-    `cos` and `sin` have two equal entries per pair. They are returned if nothing is attached, or if a caller has
-    written to them.
+    `cos` and `sin` have two equal entries per pair. This function returns `cos` and `sin` if no
+    tables are attached, or if a caller has written to `cos` or `sin`.
     """
     found = getattr(cos, ONCE, None)
     if found is None or found[0] is not sin:

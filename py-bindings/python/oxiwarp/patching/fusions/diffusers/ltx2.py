@@ -15,7 +15,7 @@ from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-Modulation = tuple[Tensor, Tensor | None]  # a value per batch or token, and the row of a table to add to it
+Modulation = tuple[Tensor, Tensor | None]  # value per sample or token, and table row that the kernel adds
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",
     "video_to_audio_norm",
@@ -26,7 +26,7 @@ NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm
 class Stream:
     """Video or audio tokens `x`, with a branch that is not yet added to them.
 
-    The addition is delayed until the next norm, because one kernel computes both.
+    The addition is delayed until the next norm, because one kernel computes the addition and the norm.
     """
 
     x: Tensor
@@ -35,7 +35,10 @@ class Stream:
     gate: Modulation | tuple[None, None] = (None, None)
 
     def add(self, branch: Tensor, gate: Modulation | None = None) -> None:
-        """Set `x` to `x + gate * branch`. The addition itself is delayed."""
+        """Store `branch` and `gate`. The kernel of the next norm then computes `x + gate * branch`.
+
+        A branch that is already pending is added to `x` first.
+        """
         self.total()
         self.branch, self.gate = branch, gate or (None, None)
 
@@ -73,9 +76,9 @@ class Stream:
 
 
 def modulations(table: Tensor, temb: Tensor) -> list[Modulation]:
-    """Return the `n` modulations of a table `[n, D]` and an embedding `[B, 1 or S, n * D]`, without adding them.
+    """Return `n` modulations for a table `[n, D]` and an embedding `[B, 1 or S, n * D]`, without adding these two.
 
-    Each is a pair of a value `[B, 1, D]` or `[B, S, D]` and a row of the table. The kernels add the two.
+    Each modulation is a pair of a value `[B, 1, D]` or `[B, S, D]` and a row of the table. The kernels add the two.
     """
     return list(zip(temb.unflatten(-1, (len(table), -1)).unbind(2), table.unbind(0), strict=True))
 

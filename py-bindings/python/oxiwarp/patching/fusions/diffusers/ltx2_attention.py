@@ -61,9 +61,9 @@ def perturbed_attention(
 def prepared(
     attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the tokens for key and value, the mask per head, and the gate per head.
+    """Return the tokens for key and value, the attention mask for each head, and the gates of the heads.
 
-    Mask and gates are None if the call or the model has none.
+    The mask is None if the call has no mask. The gates are None if the model has no gates.
     """
     source = x if encoder_hidden_states is None else encoder_hidden_states
     mask = None if mask is None else mask_of_heads(attn, mask, source)
@@ -134,7 +134,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables `fit`."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables fit."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False
@@ -145,7 +145,7 @@ def accepts(
 
 
 def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
-    """Whether the rotary tables are float32, on the device of `x`, and have a row for each of its tokens."""
+    """Whether the rotary tables are float32, on the device of `x`, and have a row for each token of `x`."""
     batch, tokens, _ = x.shape
     inner = attn.inner_dim
     shape: tuple[int, ...] = (batch, tokens, inner)

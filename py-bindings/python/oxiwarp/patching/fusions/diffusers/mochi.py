@@ -87,7 +87,7 @@ def accepts_block(
 
 
 def more_than_one_eps(self: Any) -> str | None:
-    """Return a message if norms that one kernel computes have different eps, or None."""
+    """Return a message if norms that one kernel computes have different eps. Return None if their eps are equal."""
     modules = self._modules
     for names in CHAINED[: 1 if self.context_pre_only else 2]:
         first, *others = [modules[name]._modules["norm"].eps for name in names]

@@ -84,7 +84,10 @@ def accepts_zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> bool:
-    """Whether `x` and the embedding have the same dtype. An embedding that the module computes has `hidden_dtype`."""
+    """Whether `x` and the embedding have the same dtype.
+
+    If `emb` is None, the module computes the embedding, in `hidden_dtype`.
+    """
     dtype = hidden_dtype if emb is None else emb.dtype
     return dtype == x.dtype and accepts(self, x)
 

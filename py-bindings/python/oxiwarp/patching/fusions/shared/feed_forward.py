@@ -36,9 +36,10 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 
 
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
-    """Whether one cuBLASLt matrix multiplication may replace the call of `proj`.
+    """Whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
-    It may not replace a modified linear or a linear without bias, nor a call under autograd or vmap.
+    The matrix multiplication may not replace a modified linear or a linear without bias, nor a call under autograd or
+    vmap.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
@@ -91,7 +92,10 @@ def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def accepts_halves(self: Any, x: Tensor) -> bool:
-    """Whether the kernel can read `x`, a contiguous tensor or a slice of up to three dimensions, with even width."""
+    """Whether the kernel can read `x`: the last dimension has an even size, and `x` is contiguous.
+
+    A tensor of up to three dimensions may also be a slice whose last dimension has stride 1.
+    """
     return x.dim() > 0 and x.shape[-1] % 2 == 0 and x.stride(-1) == 1 and (x.dim() <= 3 or x.is_contiguous())
 
 

@@ -18,7 +18,7 @@ from .feed_forward import in_epilogue
 
 ALIGNED = 128  # 16-bit elements; a larger alignment does not change cuBLASLt's choice of a kernel
 PART = "_oxiwarp_part"
-"""Tensor attribute for torch.compile: the tensor from which `apart` split this one, and the index of the part."""
+"""Name of a tensor attribute for torch.compile. A part of a split tensor stores that tensor and its own index in it."""
 
 
 class Stream(NamedTuple):
@@ -31,7 +31,7 @@ class Stream(NamedTuple):
     cos: Tensor | None = None
     sin: Tensor | None = None
     offset: int | None = None
-    """Index of the first token that is rotated, if the tables are not for all tokens."""
+    """Index of the first rotated token, if `cos` and `sin` have rows for only some of the tokens. None: all tokens."""
 
 
 def queries_and_keys(
@@ -39,8 +39,8 @@ def queries_and_keys(
 ) -> tuple[Tensor, Tensor]:
     """Return normalised and rotated query and key of all streams (text, image), concatenated along the tokens.
 
-    The kernel for a stream writes directly into its part of the result, which saves `torch.cat`. Only under autograd
-    and torch.func transforms, `torch.cat` concatenates the streams.
+    The kernel for a stream writes directly into its part of the result, which saves `torch.cat`. Under autograd and
+    torch.func transforms, the kernels allocate their results, and `torch.cat` concatenates these.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -73,13 +73,13 @@ def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: 
 
 
 def wants_grad(stream: Stream) -> bool:
-    """Whether an input of `normed` for this stream requires a gradient."""
+    """Whether query, key or a norm's weight of this stream (text or image) requires a gradient."""
     norms = [part.weight for part in (stream.norm_q, stream.norm_k) if part is not None]
     return needs_grad(stream.query, stream.key, *norms)
 
 
 def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
-    """Whether `normed` supports each pair of query and key norms.
+    """Whether the kernel `qk_norm_rope` can compute each pair of query norm and key norm.
 
     The norms must have class `cls`, no hooks, no bias, weights in the dtype of `x`, and the same eps within a pair.
     """
@@ -93,7 +93,7 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
 
 
 def tables_fit(tables: Any, tokens: int, columns: int, x: Tensor) -> bool:
-    """Whether `tables` is None, or has float32 cosines and sines `[tokens, columns]` on the device of `x`."""
+    """Whether the rotary `tables` are None, or float32 cosines and sines `[tokens, columns]` on the device of `x`."""
     return tables is None or (
         len(tables) == 2
         and all(
@@ -114,7 +114,8 @@ def after_attention(
 ) -> Tensor:
     """Run the second half of a block for text or image tokens `x`.
 
-    The second half is a gated residual, a modulated norm, the feed-forward and another gated residual.
+    The second half adds the gated result of the attention (`attended`) to `x`, and runs a modulated norm and the
+    feed-forward. It then adds the gated result of the feed-forward.
 
     `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each has shape `[B, D]`
     or `[B, S, D]`.
@@ -168,7 +169,7 @@ write_product = define_in_place(
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split both from one tensor.
+    """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split `first` and `second` from one tensor.
 
     Single-stream blocks take and return text and image tokens as two tensors. So each block concatenates the two
     tensors that the previous block has split.
@@ -193,7 +194,7 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
 
 
 def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
-    """Split `both` after `tokens` tokens.
+    """Split `both` `[B, S, D]` into two views: the first `tokens` tokens, and the remaining tokens.
 
     Under torch.compile, `joined` cannot compare the addresses of tensors. So each part gets the attribute `PART`, which
     refers to `both`.

@@ -19,13 +19,13 @@ from ..core.recipe import FusedRecipe
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written next to the attention: {}"
-"""A line of `Fusion.chains`; the field is the name of the operator."""
+"""A line of `Fusion.chains`, the fused steps that the report names. `{}` is the name of the operator."""
 
 PLACE = "_oxiwarp_place"
-"""The attribute of what a block gives its attention that says where the result should be, past the module's call."""
+"""Name of an attribute of the attention's input: the `Place` (memory) into which the attention writes its result."""
 
 CHUNK = torch.complex128
-"""A dtype of 16 bytes."""
+"""A dtype whose elements have 16 bytes. A view with this dtype makes torch copy 16 bytes at a time."""
 
 
 def copy_chunks(y: Tensor, x: Tensor) -> None:
@@ -87,15 +87,17 @@ class Place:
 
 
 Attend = Callable[[Place | None], Tensor]
-"""An attention, `[B, S, columns]`. It may write to a `Place` that it is given, and then returns `Place.first`."""
+"""A function that computes an attention `[B, S, columns]`.
+
+If its argument is a `Place`, it may write the result there, and then returns `Place.first`."""
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
     """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
 
-    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if both linears are unmodified. The
-    projection is then the sum of two matrix multiplications, one for the attention and one for the feed-forward. So
-    nothing is concatenated.
+    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if `expand` and `project` are
+    unmodified linears. The projection is then the sum of two matrix multiplications, one for the attention and one for
+    the feed-forward. So nothing is concatenated.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -137,7 +139,7 @@ def side_by_side(
     """Compute `torch.cat([attention, op(projected)], 2)`. The caller must have checked `writes_beside(projected)`.
 
     `op` is an activation operator. Its result has `1 / share` of the columns of `projected`. `op` and
-    `oxiwarp.attention` write directly into the result. Any other attention is copied into it.
+    `oxiwarp.attention` write directly into the result. If torch computes the attention, its result is copied.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)

@@ -22,10 +22,11 @@ def residual_layer_norm(
 
     This function calls `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row by
     `1 + scale`, so by 1, which changes no bit. The zeros have the dtype of the norm's parameters, because the operator
-    has a separate kernel for parameters and scale of one dtype. Arguments and errors are those of the operator.
+    has a separate kernel for parameters and scale of one dtype. The function takes the arguments and raises the errors
+    of the operator.
 
-    Under torch.compile, Inductor computes a call without a gate. Its kernel needs less Python time per launch than the
-    operator, and it can also compute the operation before the sum.
+    Under torch.compile, Inductor computes a call without a gate. The kernel of Inductor needs less Python time per
+    launch than the operator, and can also compute the operation before the sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y

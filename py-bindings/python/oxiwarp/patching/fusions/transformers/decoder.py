@@ -62,7 +62,9 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 
 
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
-    """Run the layer with these submodules on `[batch * tokens, columns]`.
+    """Run a decoder layer, given by its `modules`, on activations of shape `[batch * tokens, columns]`.
+
+    `options` has the arguments of the layer after `hidden_states`.
 
     The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
     """
@@ -93,7 +95,9 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
 
 
 def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
-    """Return the result `y` of a module as `[batch * tokens, columns]`, for `sizes = (batch, tokens)`.
+    """Reshape the result `y` of a module, `[batch, tokens, columns]`, to `[batch * tokens, columns]`.
+
+    `sizes` is `(batch, tokens)`.
 
     A hook may have reduced batch or tokens to 1. Such a result is expanded.
     """

@@ -33,21 +33,21 @@ def models_window(self: Any) -> int | None:
     return getattr(self.config, "sliding_window", None)
 
 
-# Additional arguments that an attention module's forward passes to the attention function, by the fingerprint
-# (source hash) of the forward. Other models than those named here may have the same forward.
+# Maps the fingerprint (source hash) of an attention module's forward to the additional arguments that this
+# forward passes to the attention function. Models that are not named here may have the same forward.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "7818b08f0bc1": {},  # models with this forward: Llama, Gemma, Granite
-    "80c074687dd5": {"sliding_window": models_window},  # Mistral, Mixtral
-    "98180a6c232f": {"sliding_window": own_window},  # Qwen 2
-    "b1270ad83a92": {"sliding_window": own_window},  # Qwen 3
+    "7818b08f0bc1": {},  # forward of Llama, Gemma, Granite
+    "80c074687dd5": {"sliding_window": models_window},  # forward of Mistral, Mixtral
+    "98180a6c232f": {"sliding_window": own_window},  # forward of Qwen 2
+    "b1270ad83a92": {"sliding_window": own_window},  # forward of Qwen 3
     "dd97e355390c": {"sliding_window": own_window, "softcap": lambda self: self.attn_logit_softcapping},  # Gemma 2
-    "e8785e7a79ba": {"sliding_window": own_window},  # Gemma 3
-    "bf8ad02d298d": {"sliding_window": models_window},  # Phi-3
+    "e8785e7a79ba": {"sliding_window": own_window},  # forward of Gemma 3
+    "bf8ad02d298d": {"sliding_window": models_window},  # forward of Phi-3
 }
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Run `LlamaAttention.forward`, or another model's version with norms of query and key, a window or a soft cap."""
+    """Run `LlamaAttention.forward`, or a different model's version with query and key norms, a window or a soft cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -107,7 +107,9 @@ def interface_of(self: Any) -> Callable[..., Any]:
 
 
 def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether transformers' attention function would only call SDPA, for one query that attends to all keys.
+    """Whether transformers' attention function would only call SDPA (`F.scaled_dot_product_attention`).
+
+    The caller must have checked that one query attends to all keys.
 
     The lookup of a configuration's attribute takes some microseconds in Python, so this function reads `__dict__`.
     """
@@ -162,7 +164,10 @@ def is_llama(norm: Any, x: Tensor) -> bool:
 
 
 def particulars(self: Any) -> dict[str, Any]:
-    """Return the additional arguments (`BESIDES`) that the module's forward passes to the attention function."""
+    """Map names to the additional arguments that the module's forward passes to the attention function.
+
+    An example is `sliding_window`.
+    """
     return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
 
 
