@@ -21,7 +21,7 @@ from oxiwarp.cli.bench.measure import synchronize
 
 MODEL = "Lightricks/LTX-Video"
 SMALL_TRANSFORMER = dict(
-    num_layers=2, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32, caption_channels=24
+    num_layers=1, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32, caption_channels=24
 )
 SMALL_VAE = dict(
     block_out_channels=(8, 8, 8, 8),

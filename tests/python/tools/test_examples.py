@@ -1,11 +1,10 @@
 """Tests of the scripts in examples/: each script runs on a small model and prints the expected output."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from checkout import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -29,17 +28,10 @@ RUNS = {
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the bundle has no examples")
 
 
-def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess:
+def run(name: str, options: list[str], folder: Path, python=warm.run) -> subprocess.CompletedProcess:
     """Run an example with `folder` as its working and temporary directory."""
     pytest.importorskip("kernels" if name == "huggingface_kernels" else "diffusers")
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return python(EXAMPLES / f"{name}.py", *options, cwd=folder, TMPDIR=str(folder))
 
 
 @pytest.mark.parametrize(
@@ -58,10 +50,12 @@ def test_generate_video(options, expected, tmp_path):
     assert (tmp_path / "video.gif").stat().st_size > 0
 
 
+@pytest.mark.parametrize("python", [warm.run, pytest.param(warm.plain, marks=pytest.mark.extra)])
 @pytest.mark.parametrize("name", RUNS)
-def test_example(name, tmp_path):
+def test_example(name, python, tmp_path):
+    """Each example runs, also in a new interpreter that has imported nothing (an extra test)."""
     options, expected = RUNS[name]
-    ran = run(name, [*options.split(), "--plot", f"plots/{name}.png"], tmp_path)
+    ran = run(name, [*options.split(), "--plot", f"plots/{name}.png"], tmp_path, python)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout
     assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 0
