@@ -17,6 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="cells of test_patch_matrix.py: some for each change and each model, or all",
     )
+    parser.addoption("--extra", action="store_true", help="run the tests marked `extra`, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the tests with the marker `extra`, unless the option --extra is given."""
+    if not config.getoption("--extra"):
+        for item in items:
+            if item.get_closest_marker("extra"):
+                item.add_marker(pytest.mark.skip(reason="runs with --extra"))
 
 
 @pytest.hookimpl(wrapper=True)
