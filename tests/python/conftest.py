@@ -17,15 +17,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="cells of test_patch_matrix.py: some for each change and each model, or all",
     )
-    parser.addoption("--extra", action="store_true", help="run the tests marked `extra`, too")
+    parser.addoption("--extra", action="store_true", help="run only the tests marked `extra`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the tests marked `extra`, unless `--extra` asks for them."""
-    if not config.getoption("--extra"):
-        for item in items:
-            if item.get_closest_marker("extra"):
-                item.add_marker(pytest.mark.skip(reason="runs with --extra"))
+    """Select the tests without the marker `extra`, or with `--extra` only those. Run the PTX tests first.
+
+    The PTX tests take longest. If they started last, a single process would run at the end.
+    """
+    extra = config.getoption("--extra")
+    left_out = [item for item in items if (item.get_closest_marker("extra") is not None) != extra]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+    items.sort(key=lambda item: item.path.parent.name != "ptx")
 
 
 @pytest.hookimpl(wrapper=True)

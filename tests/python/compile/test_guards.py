@@ -56,9 +56,9 @@ def of_a_block(make, call, patched):
 
 def cases():
     yield pytest.param(ltx, lambda model: model(**ltx_input()), id="ltx")
-    for name in ("flux", "qwen_image", "hunyuan_video"):
+    for name, marks in (("flux", ()), ("qwen_image", pytest.mark.extra), ("hunyuan_video", pytest.mark.extra)):
         family = FAMILIES[name]
-        yield pytest.param(lambda f=family: build(f), lambda model, f=family: step(f, model), id=name)
+        yield pytest.param(lambda f=family: build(f), lambda model, f=family: step(f, model), id=name, marks=marks)
 
 
 @pytest.mark.parametrize(("make", "call"), cases())

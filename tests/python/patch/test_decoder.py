@@ -42,7 +42,7 @@ def build(name, dtype=torch.float32, device="cpu", **options):
     """Build a small seeded model whose norm weights differ from 1."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SIZES, **options)
+    config = getattr(transformers, f"{name}Config")(**(SIZES | options))
     model = getattr(transformers, f"{name}Model")(config).eval().requires_grad_(False)
     for seed, (key, parameter) in enumerate(model.named_parameters()):
         if "norm" in key:

@@ -77,12 +77,12 @@ def net_input(dtype=torch.float32, device="cpu", dim=64):
     return random((2, 5, dim), dtype, device, seed=9)
 
 
-def ltx(dtype=torch.float32, device="cpu"):
+def ltx(dtype=torch.float32, device="cpu", layers=2):
     """Return a small LTX-Video transformer with 6 norms per layer. Two of them have no weight."""
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)
     model = diffusers.LTXVideoTransformer3DModel(
-        num_layers=2, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32, caption_channels=24
+        num_layers=layers, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32, caption_channels=24
     )
     return nn.Module.to(model, dtype).to(device).eval().requires_grad_(False)
 

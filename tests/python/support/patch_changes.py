@@ -38,6 +38,8 @@ class Change(NamedTuple):
     """Whether operators of oxiwarp run. None: not checked."""
     bits: bool = True
     """Whether the model after `unpatch` gives the bits of the stock model. False: results depend on earlier calls."""
+    repeats: bool = True
+    """Whether a second call of the same model returns the result of the first. False: results depend on all calls."""
     off: float = 1e-4
     """Allowed error of a float32 result relative to its largest element; larger for quantized activations."""
     leaves: bool = False

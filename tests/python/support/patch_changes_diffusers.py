@@ -56,7 +56,7 @@ UNKNOWN_TO = {
 }
 for name, make in CACHES.items():
     kinds = ("diffusers", *WITHOUT_CACHES, *UNKNOWN_TO.get(name, ()))
-    change(*kinds, name=name, kernels=None, bits=False)(functools.partial(cache, make=make))
+    change(*kinds, name=name, kernels=None, bits=False, repeats=False)(functools.partial(cache, make=make))
 
 
 def casting(model, storage, options):

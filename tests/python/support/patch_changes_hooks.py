@@ -133,14 +133,14 @@ class Backwards:
         return self.model(**inputs), before
 
 
-@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, known=TOKENS_FIRST)
+@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, repeats=False, known=TOKENS_FIRST)
 def backward_hooks(model):
     made = Backwards(model)
     with hooked(module.register_full_backward_hook(made.hook) for module in model.modules()):
         yield made
 
 
-@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, known=TOKENS_FIRST)
+@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, repeats=False, known=TOKENS_FIRST)
 def backward_pre_hooks(model):
     made = Backwards(model)
     with hooked(module.register_full_backward_pre_hook(made.hook) for module in model.modules()):

@@ -145,7 +145,7 @@ def is_causal(model):
         module.is_causal = True
 
 
-@change("decoder", kernels=None, bits=False, orders=("before", "after"), slow=True)
+@change("decoder", kernels=None, bits=False, repeats=False, orders=("before", "after"), slow=True)
 def trainer(model):
     """Run two steps of transformers' `Trainer` with gradient checkpointing."""
     transformers = pytest.importorskip("transformers")

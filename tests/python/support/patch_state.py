@@ -6,7 +6,7 @@ Two models with equal lines have the same state. Tests compare an unpatched mode
 import enum
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,24 +23,27 @@ def state(model: nn.Module) -> list[str]:
     oxiwarp's classes and functions have the names of those that they replace. To distinguish them, their lines end with
     "of oxiwarp".
     """
-    return list(lines("", model, {}))
+    found: list[str] = []
+    add_lines(found, "", model, {}, functools.cache(name))
+    return found
 
 
-def lines(path: str, x: Any, seen: dict[int, Any]) -> Iterator[str]:
-    """Yield the lines of `x`. `seen` keeps the objects of earlier lines alive, so that no id is reused."""
+def add_lines(found: list[str], path: str, x: Any, seen: dict[int, Any], name: Callable[[type], str]) -> None:
+    """Append the lines of `x` to `found`. `seen` keeps the objects of earlier lines alive, so that no id is reused."""
     if isinstance(x, PLAIN):
-        yield f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}"
+        found.append(f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}")
     elif isinstance(x, torch.Tensor):
-        yield f"{path}: {name(type(x))} {x.dtype} {list(x.shape)} {x.device}, requires_grad {x.requires_grad}"
+        text = f"{name(type(x))} {x.dtype} {list(x.shape)} {x.device}, requires_grad {x.requires_grad}"
+        found.append(f"{path}: {text}")
     elif isinstance(x, type):
-        yield f"{path}: class {x.__module__}.{x.__qualname__}"
+        found.append(f"{path}: class {x.__module__}.{x.__qualname__}")
     elif isinstance(x, (types.ModuleType, RemovableHandle)) or id(x) in seen:
-        yield f"{path}: the {type(x).__name__} from before"
+        found.append(f"{path}: the {type(x).__name__} from before")
     else:
         seen[id(x)] = x
-        yield f"{path}: {name(type(x))}{of_function(x)}"
+        found.append(f"{path}: {name(type(x))}{of_function(x)}")
         for key, value in parts(x):
-            yield from lines(f"{path}{key}", value, seen)
+            add_lines(found, f"{path}{key}", value, seen, name)
 
 
 def name(cls: type) -> str:
