@@ -1,4 +1,4 @@
-"""`Case`, one random call of an operator, and `OPERATORS`, a table of generators and formulas by operator."""
+"""`Case`, one random call of an operator, and `OPERATORS`, which maps an operator's name to its functions."""
 
 import functools
 import inspect
@@ -101,7 +101,8 @@ class Operator:
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the formula in the arithmetic `m`, for example float64. `tensors` already have the dtype of `m`."""
+        """Evaluate the formula in the arithmetic `m`, for example float64. The caller casts `tensors` to the dtype of
+        `m`."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-# Orders of the steps of a test: change, patch and call a model, and revert both. `fast` patches it in mode
-# "fast". For comparison, an unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
+# Each entry is an order of test steps: change the model, patch it, call it, undo the change, unpatch it. The
+# step `fast` patches it in mode "fast", and `state` records its state. For comparison, an unpatched model
+# runs the same steps without `patch`, `fast` and `unpatch`.
 ORDERS = {
     "before": "change patch call fast call undo call unpatch call state",
     "after": "patch change call fast call unpatch call state undo call state",
