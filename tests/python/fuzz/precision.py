@@ -4,7 +4,7 @@ Each formula is written once. It takes an arithmetic `m`, and calls a method of 
 a documented rounding to a dtype, `m.f32` for a float32 result, and `m.back` for a rounding of a gradient.
 
 - `Exact`: float64. Nothing is rounded.
-- `Noisy`: float64. Each call of a method above adds a random relative error, between half of the largest rounding error
+- `Noisy`: float64. Each call of such a method adds a random relative error, between half of the largest rounding error
   and all of it. Several runs show how far a correct result may be from the exact one.
 - `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch operators.
 """

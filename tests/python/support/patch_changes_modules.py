@@ -1,6 +1,7 @@
 """Changes for test_patch_matrix.py that affect a whole model.
 
-Examples: deep-copy the model, load different weights, change the dtype, move the weights, freeze some parameters.
+Examples: deep-copy the model, load different weights, change the dtype, share the weights' memory, freeze some
+parameters.
 """
 
 import copy
