@@ -17,13 +17,14 @@ REQUIREMENTS := py-bindings/requirements
 OP ?=
 # Number of parallel pytest processes. Each process uses one thread for torch's CPU operators.
 JOBS ?= auto
-PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # The wheel in the venv is one of three:
 #   release  optimized, with all PTX: the wheel for users
 #   all      a development build, with all PTX: it shares its compiled crates with `cargo test`
 #   gpu      a development build, with the PTX of this machine's GPUs, or none
-# A target that accepts several wheels uses the one that is installed.
-ALL := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.all)
+# A target that accepts several wheels uses the one that is installed. WHEEL=release: test the wheel for users.
+WHEEL ?= all
+ALL := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.$(WHEEL))
 ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.all) $(VENV)/.gpu)
 PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
@@ -49,8 +50,9 @@ test-op: $(ANY) $(VENV)/.test
 	$(SAME_PTX) cargo test -p oxiwarp-tests --test kernels -- $(OP)
 	$(PYTEST) tests/python -k $(OP)
 
-test-extra: $(ALL) $(VENV)/.test ## slow tests: five minutes of random calls, and every change of every patched model
+test-extra: $(ALL) $(VENV)/.test ## slow tests: five minutes of random calls, tests marked `extra`, every change of every patched model
 	$(PY) tests/python/fuzz --seconds 300
+	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
 
 # The tests of the sources' own rules take milliseconds each.

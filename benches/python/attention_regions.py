@@ -10,7 +10,8 @@ Size = tuple[int, int]  # Number of queries per head, and number of queries of a
 Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
 Ratios = dict[Kind, dict[int, dict[Size, float]]]  # Time of oxiwarp / time of torch, by kind, keys and size.
 Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
-# Faster sizes in no region: maps the number of keys and the number of queries per head to numbers of total queries.
+# Faster sizes in no region: maps the number of keys and the number of queries per head to numbers of total
+# queries.
 Alone = dict[int, dict[int, tuple[int, ...]]]
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 

@@ -43,8 +43,8 @@ pub(crate) struct Compilation<'a> {
     pub(crate) package: &'a str,
     /// Folder for the results, with one folder per architecture. Each crate has its own.
     pub(crate) target_dir: &'a Path,
-    /// Folder for intermediate files, with one folder per architecture. The device crates of a workspace share
-    /// it, so that `core` is compiled once.
+    /// Folder for intermediate files, with one folder per architecture. The device crates of a workspace
+    /// share it, so that `core` is compiled once.
     pub(crate) build_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// Version of the compiler.

@@ -58,8 +58,8 @@ def _reference_llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x, cos[:, None], sin[:, None])
 
 
-# These functions call oxiwarp. Llama's tables have a 16-bit dtype. Such tables lead to additional roundings, which mode
-# "fast" omits.
+# These functions call oxiwarp. Llama's tables have a 16-bit dtype. Such tables lead to additional roundings,
+# which mode "fast" omits.
 def _ours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Result:
     return oxiwarp.rope(q, k, cos, sin, mode=mode)
 

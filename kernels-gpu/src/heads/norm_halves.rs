@@ -1,4 +1,4 @@
-//! Norms of heads of 64 or 128 columns, of which each lane has four columns in each half.
+//! Norms of heads of 64 or 128 columns. Each lane has four columns in each half of a head.
 //!
 //! The sums have the order of torch's kernels. In these kernels, the warp reduction starts by adding two
 //! lanes that are half a head apart. Here, one lane has the columns of both, so this addition needs no
@@ -14,7 +14,7 @@ use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
 
-/// A [`HeadNorm`] for heads of which each lane has a vector of four columns in each half.
+/// A [`HeadNorm`] in which each lane has a vector of four columns in each half of a head.
 pub(crate) trait HalvesNorm: HeadNorm {
     /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads of dimension `DIM`,
     /// 64 or 128. `DIM / 8` lanes share a head. Each lane has two vectors of four columns, `DIM / 2` columns

@@ -72,7 +72,7 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
 ///
 /// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
 /// is too small to change a 16-bit result. For f32, the function computes this rounding error and corrects
-/// the result. The total error is then at most 3 ulp, of which `ex2` causes 2.
+/// the result. The total error is then at most 3 ulp. `ex2` causes 2 ulp of it.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.

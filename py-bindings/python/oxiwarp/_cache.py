@@ -13,8 +13,9 @@ from torch import Tensor
 
 KEPT = 16  # maximum cached results per function; a model uses one or two resolutions at a time
 MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames, 512 x 768, have 198 MB.
-# Tensors of at most this many bytes are retained for a CUDA graph even if the retained tensors exceed `MOST_BYTES`.
-# Rotary frequencies are so small. They are copied from the CPU, so a graph cannot compute them itself.
+# Tensors of at most this many bytes are retained for a CUDA graph even if the retained tensors exceed
+# `MOST_BYTES`. Rotary frequencies are so small. They are copied from the CPU, so a graph cannot compute them
+# itself.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]

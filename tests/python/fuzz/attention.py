@@ -52,7 +52,8 @@ def draw_attention(g: Draw) -> Case:
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
     # In float16, attention probabilities P and their gradients are rounded to multiples of 2^-24 before
-    # matrix products. Small gradients therefore have a larger absolute error.
+    # matrix products. This error is absolute and matters for small gradients. `floor` therefore multiplies
+    # the permitted absolute error of gradients by 64.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
     # If a finite additive mask is at most -8e6 for all keys of a query, the kernel passes no gradient for
     # this query. The gradients are then not compared.

@@ -1,4 +1,4 @@
-"""`Case`, one random call of an operator, and `OPERATORS`, a table of generators and formulas by operator."""
+"""`Case`, one random call of an operator, and `OPERATORS`, which maps names to generators and formulas of operators."""
 
 import functools
 import inspect
@@ -23,11 +23,11 @@ class Case:
     tensors: dict[str, Tensor | None]
     """Floating-point arguments by name; None for an argument that is not passed."""
     options: dict[str, Any] = field(default_factory=dict)
-    """All other arguments by name."""
+    """Arguments that `tensors` does not contain, by name."""
     differentiable: tuple[str, ...] = ()
     """The tensors that may require a gradient."""
     row: tuple[str, tuple[int, ...]] | None = None
-    """Name of a tensor and the dimensions that index its rows. The results of other rows do not depend on a row."""
+    """Name of a tensor and the dimensions that index its rows. Each row affects only its own result."""
     strided: tuple[str, ...] = ()
     """Tensors whose rows must be addressable with the same two nested loops, that is with two strides per tensor."""
     bits: tuple[int, ...] = ()
@@ -35,13 +35,14 @@ class Case:
     special: str = "ordinary"
     """The kind of rows, a key of `draw.SPECIAL`."""
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)
-    """Other documented errors: a pattern of the message, and whether it is true for these `out` tensors."""
+    """Maps a regex for the message of a documented error to a function, which returns whether the `out` tensors cause
+    it."""
     torch_gradient: bool = False
     """Whether torch's operators compute the result if a gradient is needed. Its bits then differ from the kernel's."""
     floor: float = 1.0
-    """Factor of the smallest absolute error that gradients may have."""
+    """Factor by which the permitted absolute error of gradients is multiplied."""
     known: dict[str, str] = field(default_factory=dict)
-    """Known faults that this case may show: a description by name of the check."""
+    """Maps the name of a check to the description of a known fault that this case may show."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,7 +75,8 @@ class Operator:
     draw: Callable[[Draw], Case]
     formula: Formula
     torch: Callable[[SimpleNamespace, Case], Any] | None = None
-    """torch's operator in the same dtype, to check the formula. It returns None if torch lacks the arguments."""
+    """torch's operator in the same dtype, to check the formula. It returns None if torch does not support the
+    arguments."""
     cases: int = 60
     """Number of cases in `make test`."""
     contiguous: bool = True
@@ -101,7 +103,8 @@ class Operator:
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the formula in the arithmetic `m`, for example float64. `tensors` already have the dtype of `m`."""
+        """Evaluate the formula in the arithmetic `m`, for example float64. The caller casts `tensors` to the dtype of
+        `m`."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 

@@ -135,8 +135,9 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # In these elements, the simulated errors lead to another NaN or infinity. For example, an error
-            # may turn a factor of infinity into 0, and the product into NaN.
+            # In these elements, a result with simulated errors differs from the exact one, and one of the two
+            # is NaN or infinite. For example, an error may turn a factor of infinity into 0, and the product
+            # into NaN.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)

@@ -65,7 +65,8 @@ class Draw:
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
         """Return the sizes of the dimensions before the last one, whose size is `cols`.
 
-        `rank` is their number, by default a random number from 0 to 5. The tensor has at most `ELEMENTS` elements.
+        `rank` is the number of these dimensions, by default a random number from 0 to 5. The tensor has at most
+        `ELEMENTS` elements.
         """
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)
@@ -203,6 +204,6 @@ def _within(x: Tensor, dim: int, before: int, after: int, step: int = 1) -> Tens
 
 
 def _permuted(x: Tensor, order: Sequence[int]) -> Tensor:
-    """Return a copy of `x` with the same shape, but with another order of dimensions in memory."""
+    """Return a copy of `x` with the same shape, but with a different order of dimensions in memory."""
     back = [list(order).index(dim) for dim in range(x.dim())]
     return x.permute(*order).contiguous().permute(*back)

@@ -69,8 +69,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
 }
-# For each gated activation: the activation (None: fatrelu), and whether it is applied to the first half of
-# the columns or to the second half.
+# Maps a gated operator to its activation (None: fatrelu), and to whether the activation is applied to the
+# first half of the columns. If not, it is applied to the second half.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -159,8 +159,8 @@ def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
     a, b = (a, b) if first_half else (b, a)
     if function is None:
-        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. The formula rounds
-        # it, too.
+        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. This formula rounds
+        # the threshold as oxiwarp does.
         threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
         y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
     else:

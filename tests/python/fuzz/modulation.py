@@ -42,7 +42,8 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
     """Return `value + table` of a scale, shift or gate, and the dtype of this sum in torch.
 
-    In both modes, a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
+    In the modes "exact" and "fast", a sum of two 16-bit tensors is rounded (`Modulation` in
+    kernels-gpu/src/norm/operand.rs).
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
@@ -75,7 +76,7 @@ def modulate(m: Exact, n: Tensor, scale: Tensor, shift: Tensor | None, lo: torch
 
 
 def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str, str]]) -> list[Tensor]:
-    """Return the norm of `x`, modulated by each (scale, shift) in `pairs`, which are names of arguments."""
+    """Return one modulated norm of `x` per pair in `pairs`. A pair has the argument names of a scale and a shift."""
     exact = c.options.get("mode", "fast") == "exact"
     found = []
     for scale_name, shift_name in pairs:

@@ -4,8 +4,8 @@ Each formula is written once. It takes an arithmetic `m`, and calls a method of 
 a documented rounding to a dtype, `m.f32` for a float32 result, and `m.back` for a rounding of a gradient.
 
 - `Exact`: float64. Nothing is rounded.
-- `Noisy`: float64. Each of these calls adds a random relative error, between half of the largest rounding error and all
-  of it. Several runs show how far a correct result may be from the exact one.
+- `Noisy`: float64. Each call of such a method adds a random relative error, between half of the largest rounding error
+  and all of it. Several runs show how far a correct result may be from the exact one.
 - `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch operators.
 """
 
@@ -71,7 +71,7 @@ class Noisy(Exact):
         return (noise + 0.5 * noise.sign()).to(x.device) * size  # the magnitude is between size / 2 and size
 
     def _changed(self, x: Tensor, size: float | Tensor) -> Tensor:
-        """Return `x` with a random relative error. For gradients, the derivative gets another random error."""
+        """Return `x` with a random relative error. For gradients, the derivative gets a separate random error."""
         if not self.gradient:
             return x * (1 + self._noise(x, size))
         return self.edge(x + _finite(x.detach()) * self._noise(x, size), size)

@@ -300,7 +300,7 @@ def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
 
 
 def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by the positions of a grid, or by coordinates. The cos and sin tables are float32 in both modes."""
+    """Rotate by the positions of a grid, or by coordinates. The cos and sin tables are float32 in every mode."""
     made = []
     for x in (t.q, t.k):
         if x is None:

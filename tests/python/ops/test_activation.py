@@ -57,7 +57,7 @@ def test_every_16_bit_value(name, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @each_gated
 def test_gated_every_16_bit_value(name, dtype, device):
-    """Gated activations match torch for every 16-bit value of one operand and random values of the other."""
+    """Gated activations match torch for every 16-bit value of one operand and random values of the other operand."""
     f, eager = GATED[name]
     x, other = every_16_bit_value(dtype, device), random((2**16,), dtype, device)
     for first, second in ((x, other), (other, x)):

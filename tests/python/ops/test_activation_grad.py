@@ -24,8 +24,8 @@ def gradients(f, inputs, dy):
 def check_gradients(ours, right, cols, what):
     """Check the gradients `ours` of oxiwarp against the float64 gradients `right`.
 
-    Elementwise gradients are rounded once. A bias gradient (one dimension) is a sum of rounded values, so its bound has
-    an extra `slack` of one eps.
+    Elementwise gradients are rounded once. A bias gradient (one dimension) is a sum of rounded values, so its error
+    bound is one eps larger.
     """
     for gradient, double in zip(ours, right, strict=True):
         assert gradient.dtype == ours[0].dtype and gradient.shape == double.shape

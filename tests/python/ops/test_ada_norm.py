@@ -27,7 +27,7 @@ VARIANTS = [
 
 
 def make(form, shape, dtype, device, shift=True, table=False, parameters=False, single=False):
-    """Return the operands of one `ada_norm` call by name. `parameters` adds a weight and a bias."""
+    """Return the operands of one `ada_norm` call by name. If `parameters` is true, add a weight and a bias."""
     own = F32 if single else dtype
     operands = {"scale": operand(form, shape, own, device, 1)}
     if shift:

@@ -135,7 +135,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)
     dead = dy.clone()
-    dead[0, : 2 * queries] = 0  # queries without visible keys; with a one-row mask, all of the first batch
+    dead[0, : 2 * queries] = 0  # queries without visible keys; with a one-row mask, all queries of batch 0
     with torch.enable_grad():
         gradients, without = (
             torch.autograd.grad(oxiwarp.attention(q, k, v, mask=mask), (q, k, v), grad) for grad in (dy, dead)

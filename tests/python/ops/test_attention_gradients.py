@@ -84,8 +84,8 @@ LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # que
 def test_packed_gradients(layout, options, device):
     """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
 
-    The Hopper kernels give other bits and do not take packed sequences. Every sequence has fewer than 64 queries, so
-    that the separate calls do not use the Hopper kernels either.
+    The Hopper kernels give different bits and do not take packed sequences. Every sequence has fewer than 64 queries,
+    so that the separate calls do not use the Hopper kernels either.
     """
     starts = [torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in zip(*LENGTHS, strict=True)]
     queries, keys = (int(x[-1]) for x in starts)

@@ -186,7 +186,7 @@ def test_executor_agrees(dtype, cuda):
     """The CPU executor and the GPU run the same `rms_norm` kernel, but the GPU's rsqrt is approximate.
 
     In float32 (eps = 2^-23), the results may differ by 3.57 eps. The GPU's rsqrt contributes 1.07 eps (2^-22.9), and
-    the executor's correctly rounded rsqrt 0.5 eps. GPU and executor also each round two products, with 0.5 eps per
+    the executor's correctly rounded rsqrt 0.5 eps. On each device, two products are also rounded, with 0.5 eps per
     rounding.
 
     In 16 bits, the float32 difference seldom changes a rounded value. If it does, the value changes by one unit in the

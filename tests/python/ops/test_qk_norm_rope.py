@@ -41,8 +41,8 @@ def tables(tokens, dim, device):
 def close(got, wanted, *, exact):
     """Check that `got` equals `wanted`: bit for bit on CUDA if `exact` is true, otherwise up to a rounding.
 
-    On the CPU, torch sums in another order than oxiwarp, so a float32 mean may differ in its last place. A 16-bit
-    result near the middle of two representable values may then be rounded to the other value.
+    On the CPU, torch sums in a different order than oxiwarp, so a float32 mean may differ in its last place. A 16-bit
+    result near the middle of two representable values may then be rounded differently.
     """
     assert got.dtype == wanted.dtype and got.shape == wanted.shape
     if exact and got.is_cuda:

@@ -119,7 +119,8 @@ def test_eps(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_extremes(dtype, device):
-    """NaN and infinities propagate as in torch. A row of zeros gives zeros, and large and small rows are accurate."""
+    """NaN and infinities propagate as in torch. Rows of zeros give zeros. Rows with very large or small values are
+    accurate."""
     x = random((7, 72), dtype, device)
     x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), -float("inf"), 0.0
     x[4], x[5] = x[4] * 1e3, x[5] * 1e-3

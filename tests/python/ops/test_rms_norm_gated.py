@@ -12,8 +12,8 @@ from norms import rms_norm_gated
 import oxiwarp
 
 ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
-# For each transformers class: the options of `rms_norm_gated` that give the same results, and a function that
-# makes a module with N columns.
+# Maps a transformers class to the options of `rms_norm_gated` that give the same results, and to a function
+# that makes a module with N columns.
 CLASSES = {
     "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
     "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
@@ -163,7 +163,7 @@ def test_gradients_of_products_beyond_float16(activation, device):
 def test_gradients_of_norms_beyond_float16(rounding, activation, kind, device):
     """The gradients are right if the weighted norm and its gradient exceed the range of float16.
 
-    Large weights, gates and `dy` cause this. Neither value is rounded to float16.
+    Large weights, gates and `dy` cause this. Neither the weighted norm nor its gradient is rounded to float16.
     """
     if (rounding, kind) == ("before_weight", "same"):
         pytest.skip("the forward rounds the norm to float16 there")

@@ -12,8 +12,9 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# A role (such as `Role.ROWS`) tells the shape of an operand. `OF_ROWS`: operands with one entry per row.
-# `BROADCAST`: operands that may broadcast. `TOKEN` marks cases with a separate scale for each row.
+# The role of an operand determines its shape. Operands with a role in `OF_ROWS` have one entry per row.
+# Operands with a role in `BROADCAST` may broadcast. If the name of a case ends with `TOKEN`, each row has a
+# separate scale.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"

@@ -22,7 +22,7 @@ SIZES = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-# By model name: the operators that one forward of a patched model with two layers calls, and how often.
+# Maps a model name to the number of calls of each operator in one forward of a patched model with two layers.
 CALLS = {
     "Llama": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
     "Mistral": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
@@ -74,7 +74,7 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models(name, dtype, device, calls):
     """A patched model calls the expected operators and matches the unpatched model within rounding errors. The rounding
-    errors exist because oxiwarp and torch sum the elements of a row in another order. `unpatch` restores the exact
+    errors exist because oxiwarp and torch sum the elements of a row in different orders. `unpatch` restores the exact
     result."""
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
@@ -162,7 +162,8 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Falcon variants: options of the configuration, and the number of `rope` calls in a forward of two layers.
+# Each entry is a Falcon variant: options of the configuration, and the number of `rope` calls in a forward of
+# two layers.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),

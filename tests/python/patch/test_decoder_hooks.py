@@ -1,5 +1,5 @@
-"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by other modules,
-or with a `forward` on the instance."""
+"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by new modules, or
+with a `forward` on the instance."""
 
 import copy
 

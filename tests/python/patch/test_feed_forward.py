@@ -1,5 +1,5 @@
 """Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward: results,
-and other modules in place of this linear."""
+and adapters in place of this linear."""
 
 import pytest
 import torch
@@ -64,8 +64,8 @@ def ran(monkeypatch):
 
 
 def close(y, own):
-    """Whether `y` equals `own`, the unpatched result, up to two units of rounding. On the CPU, oxiwarp and torch round
-    exponentials differently."""
+    """Return whether `y` equals `own`, the unpatched result, up to two units of rounding. On the CPU, oxiwarp and torch
+    round exponentials differently."""
     unit = torch.finfo(own.dtype).eps
     return y.dtype == own.dtype and torch.allclose(y, own, rtol=2 * unit, atol=2 * unit)
 
@@ -186,7 +186,7 @@ def test_calls_of_the_own_forward(ran):
 @pytest.mark.parametrize("op", MAKERS)
 def test_compiled(op, device):
     """A patched activation module compiles to one graph. Operators that are left to Inductor appear as torch
-    operations, and all others as oxiwarp operators."""
+    operations, and all remaining operators as oxiwarp operators."""
     from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
     module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)

@@ -253,5 +253,5 @@ def plain_on_any_device(proj, x):
 
 def gelu_in_two(proj, x):
     """Replaces `gelu_product` in CPU tests. It computes the linear and the GELU separately, because torch's fused
-    function uses another GELU formula on the CPU."""
+    function uses a different GELU formula on the CPU."""
     return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

@@ -101,8 +101,9 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """If another norm of the same class is assigned, a patched block uses its weights and eps. If the new norm is a
-    wrapper, has no parameters or has a derived class, the block calls it. Copies behave in the same way."""
+    """If a new norm of the same class is assigned, a patched block uses its weights and eps. If the new norm is a
+    wrapper, has no parameters or has a derived class, the block calls it. Copies of the block behave in the same
+    way."""
     stock, given = refiner()
     ours = copy.deepcopy(stock)
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -45,7 +45,7 @@ PROCESSED = (
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
     """A patched processor returns the original bits and omits the division by `rescale_output_factor` if it is 1.
-    Attention with norms, a residual connection or another factor runs the original processor."""
+    Attention with norms, a residual connection or a factor other than 1 runs the original processor."""
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}

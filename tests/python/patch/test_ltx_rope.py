@@ -46,8 +46,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """The patched module caches RoPE tables by size and scale, for all batch sizes. For another size, scale or theta,
-    it computes other tables."""
+    """The patched module caches RoPE tables by size and scale, for all batch sizes. For a different size, scale or
+    theta, it computes new tables."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -85,7 +85,7 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """`unpatch` drops the cached RoPE tables of a module. A move of the module, as by offloading, does so too."""
+    """`unpatch` drops the cached RoPE tables of a module. Moving the module, as offloading does, also drops them."""
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
         module(x(), 2, 3, 4)
@@ -153,7 +153,7 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """RoPE tables computed inside a torch.func transform are not cached: they must not be used after it."""
+    """RoPE tables computed inside a torch.func transform are not cached: they must not be used after the transform."""
     module = patched_rope()
 
     def total(scale):

@@ -13,7 +13,7 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.norms import forward as norms
 
-# Tolerance for float32 roundings in another order. Values are around 1, and gradients may be smaller.
+# Tolerance for float32 sums in a different order. Values are around 1, and gradients may be smaller.
 CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 

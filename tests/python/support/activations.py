@@ -59,7 +59,7 @@ def every_16_bit_value(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def same_bits(y: Tensor, own: Tensor) -> bool:
-    """Return whether two tensors have the same bits, including the sign of zero. A NaN equals any other NaN."""
+    """Return whether two tensors have the same bits, including the sign of zero. All NaN count as equal."""
     integer = torch.int32 if y.dtype == torch.float32 else torch.int16
     return bool(((y.view(integer) == own.view(integer)) | (y.isnan() & own.isnan())).all())
 

@@ -165,7 +165,8 @@ def qwen_image_inputs(dtype, device):
 
 
 def qwen_image_edit_inputs(dtype, device):
-    """Return inputs for Qwen-Image-Edit: an output image and a source image, whose tokens have another modulation."""
+    """Return inputs for Qwen-Image-Edit: an output image and a source image, whose tokens have a different
+    modulation."""
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 

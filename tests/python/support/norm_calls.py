@@ -31,7 +31,7 @@ class Call:
     vectors: tuple[str, ...] = ()
 
     def operands(self, shape, dtype, device, single=()):
-        """Return random operands by name. Operands named in `single` are float32, the others `dtype`."""
+        """Return random operands by name. Operands named in `single` are float32, all remaining operands `dtype`."""
         batch, _, cols = shape
         shapes = {"x": shape, **dict.fromkeys(self.like_x, shape)}
         shapes |= dict.fromkeys(self.modulations, (batch, 1, cols)) | dict.fromkeys(self.vectors, (cols,))

@@ -61,7 +61,7 @@ class OpInfo:
 
     name: str
     reference: Callable[..., Any] | None = None
-    """The same function in eager torch, as models write it, with the same arguments."""
+    """The function in eager torch, as models write it, with the arguments of the operator."""
     gradient: str = KERNELS
     """What computes the gradient: the text of the operator reference in docs."""
     result: int = 0
@@ -74,13 +74,13 @@ class OpInfo:
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of arguments that replace those of `VALUES`."""
     without: tuple[str, ...] = ()
-    """Operands that exclude other operands. Only the forms in `extra` have them."""
+    """Operands that cannot be combined with some of the remaining operands. Only the forms in `extra` have them."""
     extra: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = field(default_factory=dict)
     """Additional forms by name: their operands and options."""
     instead: Callable[[int], dict[str, Any]] = lambda tokens: {}
     """Returns the options that replace positions, for a number of tokens."""
     rows: dict[str, Any] | None = field(default_factory=dict)
-    """Options with which the results of a row depend only on that row; None if no options do this."""
+    """Options with which the result of a row depends only on this row. None if no options achieve this."""
 
     @property
     def function(self) -> Callable[..., Any]:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-# Orders of the steps of a test: change, patch and call a model, and revert both. `fast` patches it in mode
-# "fast". For comparison, an unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
+# Each entry is an order of test steps: change the model, patch it, call it, undo the change, unpatch the
+# model. The step `fast` patches the model in mode "fast", and the step `state` records its modules, classes
+# and hooks. For comparison, an unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
 ORDERS = {
     "before": "change patch call fast call undo call unpatch call state",
     "after": "patch change call fast call unpatch call state undo call state",
@@ -37,7 +38,8 @@ class Change(NamedTuple):
     kernels: bool | None = True
     """Whether operators of oxiwarp run. None: not checked."""
     bits: bool = True
-    """Whether the model after `unpatch` gives the bits of the stock model. False: results depend on earlier calls."""
+    """Whether the model after `unpatch` gives the bits of the unpatched model. False: results depend on earlier
+    calls."""
     repeats: bool = True
     """Whether a second call of the same model returns the result of the first. False: results depend on all calls."""
     off: float = 1e-4
@@ -48,7 +50,7 @@ class Change(NamedTuple):
     slow: bool = False
     """Whether only `--matrix=all` runs the change."""
     known: dict[str, str] = {}
-    """Reasons of cells that are known to fail, by a pattern of order and model: `before-*`, `*-flux`."""
+    """Maps a pattern of order and model, e.g. `before-*` or `*-flux`, to the reason why these cells fail."""
 
 
 CHANGES: dict[str, Change] = {}

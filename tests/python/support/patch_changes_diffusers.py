@@ -1,6 +1,6 @@
 """Changes for test_patch_matrix.py that diffusers and accelerate make to a model.
 
-Examples are caches, offloading, dtype casts and other attention processors.
+Examples: enable a cache, offload the weights, cast the dtype, set different attention processors.
 """
 
 import contextlib

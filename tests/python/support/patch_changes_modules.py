@@ -1,6 +1,7 @@
 """Changes for test_patch_matrix.py that affect a whole model.
 
-Examples are copies, other weights, dtypes, the memory of the weights, and the choice of trained parameters.
+Examples: deep-copy the model, load different weights, change the dtype, share the weights' memory, freeze some
+parameters.
 """
 
 import copy
@@ -84,7 +85,7 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Convert the model to `dtype`, except the modules that `wider` returns. They become float32.
+    """Convert the model to `dtype`, except the modules that `wider` returns. The excepted modules become float32.
 
     At the end, the model is converted to float32, but its weights stay rounded to `dtype`.
     """

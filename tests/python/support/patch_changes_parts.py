@@ -25,7 +25,7 @@ def identity_for_a_norm(model):
 
 @change(orders=TAKES_OUT)
 def norms_exchanged(model):
-    """Replace each norm that has a weight by a copy with another weight."""
+    """Replace each norm that has a weight by a copy with a different weight."""
     old = {path: model.get_submodule(path) for path in norms(model)}
     for path, norm in old.items():
         other = copy.deepcopy(norm)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from patch_changes import change, linears, norms
 
-# By name of the change: the class of the peft configuration, and its options. The options randomize weights
-# that would start as zeros, because an adapter of zeros does not change the results.
+# Maps the name of a change to the class of the peft configuration, and its options. The options randomize
+# weights that would start as zeros, because an adapter of zeros does not change the results.
 ADAPTERS = {
     "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
     "dora": ("LoraConfig", dict(r=2, init_lora_weights=False, use_dora=True)),

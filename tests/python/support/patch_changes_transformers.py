@@ -1,6 +1,6 @@
 """Changes for test_patch_matrix.py that transformers makes to a decoder.
 
-Examples are generation, other attention implementations, and training.
+Examples: generate tokens, change the attention implementation, and train.
 """
 
 import functools

@@ -12,7 +12,8 @@ from torch import nn
 import oxiwarp
 
 COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
-# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each missing kind of device.
+# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each missing kind of
+# device.
 SEEDED = torch.default_generator
 
 

@@ -61,8 +61,7 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region (sizes at which oxiwarp is faster) has two minima: for the queries of one head, and for those of all
-    heads.
+    """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads together.
 
     With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies both
     minima.

@@ -34,7 +34,7 @@ def name(form: Form) -> str:
 
 CPU = torch.device("cpu")
 # Factor on the error limit. On the CPU, float32 results have larger errors for three reasons: sums of up to
-# 262,144 terms, other roundings of exp and tanh, and angles of large positions.
+# 262,144 terms, different roundings of exp and tanh, and angles of large positions.
 SLACK = {torch.bfloat16: 1, torch.float32: 8}
 
 

@@ -11,7 +11,7 @@ UNIT = re.compile(r"\d ?(?:µs|ms|TFLOP/s|TB/s|GB/s|dB)\b")
 GENERATED = re.compile(r"<!-- [^\n]*, made by scripts/\w+\.py -->.*?<!-- end -->", re.DOTALL)
 HAS_FILE = re.compile(r"\]\([^)]*benches/results/[^)]+\)")
 LATER_THAN_TABLES = ("decisions.md", "cpu-executor.md")
-"""Pages whose measurements are no part of the last complete run. Each of their sections links its file."""
+"""Pages whose measurements are not from the last complete run. Each section of these pages links its results file."""
 HARDWARE = {"internals/attention.md": ("989 TFLOP/s",), "internals/launch-configuration.md": ("0.6 µs",)}
 """Data sheets and assumptions, which are not measurements."""
 

@@ -105,7 +105,8 @@ def test_read_only_package(tmp_path, monkeypatch):
 
 
 def test_namespace(module):
-    """The built repository registers its operators in another torch namespace than the installed package oxiwarp."""
+    """The built repository registers its operators in a different torch namespace than the installed package
+    oxiwarp."""
     namespace = module.__name__
     assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
     x = random((3, 64), torch.float32, "cpu")
@@ -160,7 +161,7 @@ def test_norms(module, device):
 def test_roundings(module, device):
     """In bfloat16, a layer rounds intermediate results at the same points as the module that it replaces.
 
-    Two layers may have one formula and different roundings, e.g. NewGELU and FastGELU.
+    Two layers may have the same formula but different roundings, e.g. NewGELU and FastGELU.
     """
     x, layers = random((64, 64), torch.bfloat16, device), module.layers
     for name, layer in FUNCTIONS.items():
@@ -178,7 +179,8 @@ def test_roundings(module, device):
 @pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
 def test_epsilon(module, name, eps, device):
-    """The RMSNorm layer reads epsilon from `eps` or `variance_epsilon`. For None it uses torch's default epsilon."""
+    """The RMSNorm layer reads epsilon from `eps` or `variance_epsilon`. If epsilon is None, the layer uses torch's
+    default."""
     host, x = nn.Module(), random((4, 64), torch.float32, device) * 1e-3
     host.weight = nn.Parameter(torch.ones(64, device=device))
     setattr(host, name, eps)

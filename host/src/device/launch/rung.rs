@@ -78,7 +78,7 @@ impl RowKernels {
     }
 }
 
-/// Returns a launch configuration with `threads` threads per block, of which `threads_per_row` share a row.
+/// Returns a launch configuration with `threads` threads per block. `threads_per_row` of them share a row.
 pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(threads_per_row));
     assert!(threads_per_row.is_multiple_of(32) || threads_per_row.is_power_of_two() && threads_per_row < 32);
