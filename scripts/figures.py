@@ -1,6 +1,6 @@
 """Writes the tables of measured figures into README.md and docs: `python scripts/figures.py`.
 
-Every figure comes from a file in benches/results/latest/nvidia-h200. `tests/python/tools/test_figures.py` fails if a
+Every figure comes from a file in benches/results/latest/<gpu>. `tests/python/tools/test_figures.py` fails if a
 table on a page differs from this file.
 """
 
@@ -18,7 +18,8 @@ from exactness_cell import cell
 
 from oxiwarp.cli.bench.variants import current_name
 
-RUN = ROOT / "benches" / "results" / "latest" / "nvidia-h200"
+LATEST = ROOT / "benches" / "results" / "latest"
+RUN = LATEST / "nvidia-h200"
 MODELS = ("flux", "ltx", "ltx161", "wan", "mochi", "sdxl", "qwen3", "qwen3-decode")
 README_MODELS = {
     "flux": "FLUX.1, 1024 x 1024",
@@ -30,9 +31,9 @@ NONE = "–"
 
 
 @cache
-def model(name: str) -> dict[str, Any]:
+def model(name: str, gpu: str = RUN.name) -> dict[str, Any]:
     """Load the results file of `python -m oxiwarp bench --model <name>`. Add a dictionary of its variants by name."""
-    found: dict[str, Any] = json.loads((RUN / f"{name}.json").read_text())
+    found: dict[str, Any] = json.loads((LATEST / gpu / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
 
@@ -115,6 +116,23 @@ def models() -> Iterator[str]:
     yield ""
 
 
+def h100() -> Iterator[str]:
+    """Yield the table of models on an H100: the step time of each variant, and how much less time `patch` takes than
+    `torch.compile`."""
+    columns = ("eager", "compiled", "patched", "patched-fast")
+
+    def cells(name: str) -> Iterator[str]:
+        found = model(name, "nvidia-h100")
+        times = {key: found["variants"][key].get("in_a_row") or found["variants"][key]["median"] for key in columns}
+        yield found["model"]
+        yield from (number(times[key], 4) for key in columns)
+        yield from (less(times[key], times["compiled"]) for key in columns[2:])
+
+    head = ["model", *(f"`{key}`, ms" for key in columns), *(f"`{key}`: less time" for key in columns[2:])]
+    names = [name for name in MODELS if (LATEST / "nvidia-h100" / f"{name}.json").exists()]
+    yield from table(head, (list(cells(name)) for name in names))
+
+
 def attention() -> Iterator[str]:
     """Yield the table of TFLOP/s of `oxiwarp.attention` and its baselines."""
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
@@ -184,7 +202,7 @@ def exactness() -> Iterator[str]:
 
 PAGES = {
     "README.md": {"step times": step_times},
-    "docs/performance.md": {"models": models, "attention": attention, "goals": goals, "kernels": kernels},
+    "docs/performance.md": {"models": models, "models on an H100": h100, "attention": attention, "goals": goals, "kernels": kernels},
     "docs/reference/exactness.md": {"exactness": exactness},
 }
 
