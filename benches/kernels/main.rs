@@ -7,40 +7,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput};
-use oxiwarp::{Graph, Stream};
-use oxiwarp_benches::cases::{Case, ELEMENTS, Op, Pool, SETS, Selection, Values};
-use oxiwarp_benches::{Gpu, NO_GPU};
-
-/// Captures the calls of a case in a graph.
-fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
-    let call = |number, stream: Stream| case.call(&gpu.device, pool, number, stream);
-    gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
-}
-
-/// Measures an op with each of its tensor sizes (`cases`). A criterion filter may select only a few cases.
-/// Memory and graphs are therefore created only when criterion measures a case.
-fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
-    let mut pool = None;
-    let mut group = criterion.benchmark_group(op.name);
-    for case in cases {
-        let mut graph = None;
-        group.throughput(Throughput::Bytes(case.bytes() as u64));
-        let id = BenchmarkId::from_parameter(format!("{}x{}", case.rows, case.cols));
-        group.bench_function(id, |bencher| {
-            let pool =
-                pool.get_or_insert_with(|| Pool::of_ops(&gpu.device, values, &[op]).expect("device memory"));
-            let graph = graph.get_or_insert_with(|| capture(gpu, case, pool));
-            bencher.iter_custom(|iterations| {
-                // SAFETY: the graph accesses only the memory of the pool, and the closure borrows the pool
-                // while it runs.
-                let time = unsafe { gpu.replay(graph, iterations as usize) };
-                time.expect("a working GPU") / case.calls(SETS) as u32
-            });
-        });
-    }
-    group.finish();
-}
+use criterion::Criterion;
+use oxiwarp_benches::cases::{ELEMENTS, Selection, Values};
+use oxiwarp_benches::{Gpu, NO_GPU, group};
 
 fn main() -> ExitCode {
     let gpu = match Gpu::open() {
@@ -59,7 +28,7 @@ fn main() -> ExitCode {
         .configure_from_args();
     let values = Values::new(ELEMENTS);
     for (op, cases) in Selection::default().cases() {
-        bench(&mut criterion, &gpu, &values, op, &cases);
+        group::bench(&mut criterion, &gpu, &values, op, &cases);
     }
     criterion.final_summary();
     ExitCode::SUCCESS

@@ -2,6 +2,7 @@
 //! `bench`, `tune` and the criterion benchmarks.
 pub mod cases;
 mod gpu;
+pub mod group;
 pub mod report;
 pub mod tune;
 

@@ -193,9 +193,10 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
 
 /// Compares a row of the result with the row that follows from its scores in f64.
 ///
-/// The kernel rounds every attention probability to the element type once, except the largest one, which is
-/// 1. A score is an f32 sum of products. In the largest tests, the error of this sum causes a relative error
-/// of about 2^-18. In f16, a probability below 2^-14 has the same absolute rounding error as 2^-14.
+/// The kernel rounds every attention probability to the element type once. The largest probability equals 1
+/// and is not rounded. A score is an f32 sum of products. In the largest tests, the error of this sum causes
+/// a relative error of about 2^-18. In f16, a probability below 2^-14 has the same absolute rounding error as
+/// 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],
