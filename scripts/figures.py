@@ -202,7 +202,13 @@ def exactness() -> Iterator[str]:
 
 PAGES = {
     "README.md": {"step times": step_times},
-    "docs/performance.md": {"models": models, "models on an H100": h100, "attention": attention, "goals": goals, "kernels": kernels},
+    "docs/performance.md": {
+        "models": models,
+        "models on an H100": h100,
+        "attention": attention,
+        "goals": goals,
+        "kernels": kernels,
+    },
     "docs/reference/exactness.md": {"exactness": exactness},
 }
 
