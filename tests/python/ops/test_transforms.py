@@ -8,7 +8,7 @@ from helpers import random
 from joint_models import FAMILIES, build
 from models import NORMS, ltx, ltx_input, net, net_input, qwen
 from op_info import FORMS
-from public_calls import calls
+from public_calls import NAMES, call_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,7 +17,6 @@ from video_models import mochi, mochi_input
 import oxiwarp
 from oxiwarp.patching.fusions.shared.mmdit import apart, joined
 
-NAMES = list(calls("cpu"))
 # torch warns that its attention has no vmap rule.
 SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -29,7 +28,7 @@ def test_every_operator_is_called():
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
     """`torch.vmap` of an operator equals a loop over the batch, for any batch dimension, and prints no warning."""
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -41,7 +40,7 @@ def test_vmap(name, device):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
     """`vmap` of a gradient function gives the gradients of a loop over the batch."""
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
 
     def gradient(t):
         return torch.func.grad(lambda z: call(z).square().sum())(t)
@@ -54,7 +53,7 @@ def test_gradients_under_vmap(name, device):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_through_vmap(name, device):
     """The gradient of a vmapped call, by torch.func.grad and by autograd, equals the gradient of a loop."""
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
     batch = torch.stack([x, x + 1])
 
     def total(function):
@@ -83,7 +82,7 @@ def test_a_gradient_that_is_not_recorded(device):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_a_function(name, device):
     """`torch.func.grad` gives the gradient that autograd gives."""
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(call(leaf).float().square().sum(), leaf)
@@ -94,7 +93,7 @@ def test_gradients_of_a_function(name, device):
 # divided. `torch.nn.functional.cross_entropy` raises the same error.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
     assert torch.func.vmap(call)(x.new_empty(0, *x.shape)).shape == (0, *call(x).shape)
 
 
@@ -113,7 +112,7 @@ def test_vmap_over_parameters(dim, device):
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives(name, device):
     """A second derivative is an error, except for operators whose gradient consists of torch operators."""
-    call, x = calls(device)[name]
+    call, x = call_of(name, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
         (first,) = torch.autograd.grad(call(leaf).float().square().sum(), leaf, create_graph=True)

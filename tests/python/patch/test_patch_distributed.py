@@ -16,7 +16,7 @@ from distributed_checks import (
     sharded_rows,
     train,
 )
-from public_calls import calls
+from public_calls import NAMES
 
 pytest.importorskip("diffusers")
 ORDERS = ["patch first", "wrap first"]
@@ -59,7 +59,7 @@ def test_parallel_training(model, how, ranks):
     ranks.run(parallel_training, model, how)
 
 
-@pytest.mark.parametrize("name", calls("cpu"))
+@pytest.mark.parametrize("name", NAMES)
 def test_distributed_tensors(name, ranks):
     ranks.run(refused, name)
 

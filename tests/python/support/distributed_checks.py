@@ -13,7 +13,7 @@ from distributed_models import build, inputs
 from fused_checks import run
 from helpers import random
 from models import ltx, net, net_input
-from public_calls import calls
+from public_calls import call_of
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
@@ -181,7 +181,7 @@ def enable(model: nn.Module, how: str, place: Place) -> None:
 
 def refused(place: Place, name: str) -> None:
     """Check that an operator without a DTensor sharding rule raises an error instead of computing on one shard."""
-    call, x = calls(place.device)[name]
+    call, x = call_of(name, place.device)
     with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
         call(distribute_tensor(x, place.mesh(), [Shard(0)]))
 

@@ -13,10 +13,14 @@ from torch import Tensor
 SHAPE = (3, 4, 16)
 
 
-def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return one entry per form (choice of operands and options): a function of one tensor, and a tensor for it."""
+NAMES = tuple(FORMS)
+"""The names of all forms."""
+
+
+def call_of(name: str, device) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return a function of one tensor that calls the form `name`, and a tensor for it."""
     x = random(SHAPE, torch.float32, device)
-    return {name: (of_one_tensor(form, Operands(x)), x) for name, form in FORMS.items()}
+    return of_one_tensor(FORMS[name], Operands(x)), x
 
 
 def of_one_tensor(form: Form, others: Operands) -> Callable[[Tensor], Tensor]:
@@ -30,4 +34,4 @@ def of_one_tensor(form: Form, others: Operands) -> Callable[[Tensor], Tensor]:
     return call
 
 
-__all__ = ["calls"]
+__all__ = ["NAMES", "call_of"]
