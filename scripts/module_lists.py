@@ -1,6 +1,6 @@
 """Writes lists of modules into source files. Run `make lists` after you add, rename or remove a file.
 
-- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, and the constant `KERNELS` of each for the CPU executor.
+- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, and the table `KERNELS` of each.
   `cuda_builder` compiles each module separately.
 - `host/src/ops/mod.rs`: the modules of the host crate, and the re-export of their public items.
 - `tests/kernels/<family>/mod.rs`: the modules of the tests, and the constant `TESTS` of each.
@@ -21,8 +21,6 @@ KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("
 PYTHON = Path("py-bindings/python/oxiwarp/ops")
 FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
 MADE = "// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file."
-# A file with this attribute is compiled only for GPUs, so it has no kernels for the CPU executor.
-GPU_ONLY = re.compile(r"^#!\[cfg\(target_feature = ", re.MULTILINE)
 IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)
 
 
@@ -35,14 +33,14 @@ def kernels(root: Path) -> str:
     """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, a PTX build only one."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
-    on_cpu = "".join(f"    {op.stem}::KERNELS,\n" for op in ops if not GPU_ONLY.search(op.read_text()))
+    tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)
     return f"""//! One op, one file: the unit that the builder compiles to PTX by itself, with `--cfg unit="<op>"`.
 {MADE}
 {declared}
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
-{on_cpu}];
+pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
+{tables}];
 """
 
 

@@ -1,19 +1,177 @@
 //! The macro `entry!` exports a function that is generic over the element type. It makes one kernel per
 //! element type.
 
-/// Exports a kernel once per element type. This definition is for PTX. It ignores `@overlap`, which only the
-/// host uses. The definition for the host has the documentation, because rustdoc runs for the host.
+/// Declares kernels. Each declaration makes one kernel per element type, named `<name>_<dtype>` (for example
+/// `scale_bf16`).
+///
+/// ```
+/// use cuda_std::cpu::Launch;
+/// use cuda_std::prelude::*;
+///
+/// /// # Safety
+/// /// `x` has `n` elements.
+/// unsafe fn scale<T: Elem>(x: *mut T, n: u32, factor: f32) {
+///     let at = thread::block_index()[0] * thread::block_dim()[0] + thread::index()[0];
+///     if at < n {
+///         // SAFETY: `at` is less than `n`, and each thread has its own element.
+///         unsafe {
+///             let x = x.add(at as usize);
+///             *x = T::from_f32((*x).to_f32() * factor);
+///         }
+///     }
+/// }
+/// entry!(scale<T: [f32, f16, bf16]>(x: *mut T, n: u32, factor: f32) => scale::<T>(x, n, factor));
+///
+/// # fn main() -> Result<(), cuda_std::cpu::Fault> {
+/// let mut x = [1.0_f32, 2.0, 3.0];
+/// let shape = Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// // SAFETY: `x` has 3 elements, and nothing else accesses them during the launch.
+/// unsafe { launch::scale(shape, x.as_mut_ptr(), 3, 10.0)? };
+/// assert_eq!(x, [10.0, 20.0, 30.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// For PTX, each kernel becomes an entry point. For other targets, the macro defines two items:
+///
+/// - `pub mod launch` has one function per declaration, which launches the kernel. Its first argument is a
+///   [`Launcher`](crate::launch::Launcher), for example a launch shape for the CPU executor. The other
+///   arguments are those of the kernel, so a missing or wrong argument does not compile.
+/// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration, to load the kernels.
+///
+/// One `entry!` may contain several declarations, separated by `;`. If the body depends on the element type,
+/// list several bodies:
+///
+/// ```ignore
+/// entry! {
+///     norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x), [f32] => norm::<T, 4>(x);
+///     @overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n);
+///     @shared(|block| block[0] * 4) sum<T: [f32]>(x: *const T, y: *mut T) => sum::<T>(x, y);
+/// }
+/// ```
+/// These attributes may precede a declaration, in this order:
+///
+/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap): how launches of the kernel overlap with
+///   neighbouring launches on a GPU. The default is `Both`.
+/// - `@shared(|block| bytes)` is the dynamic shared memory of a launch in bytes, as an expression of the block
+///   size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes.
+/// - `@only(sm_90a)` is for kernels with instructions that the CPU executor does not have. For other targets
+///   than this architecture, the body is not compiled.
+///
+/// Arguments are `Copy` and have the same layout on host and device: numbers, pointers and `repr(C)` structs.
+#[cfg(not(target_arch = "nvptx64"))]
+#[macro_export]
+macro_rules! entry {
+    ($($(@overlap($overlap:ident))? $(@shared(|$block:ident| $shared:expr))? $(@only($arch:ident))?
+        $op:ident<$T:ident: [$($elem:ident),+]>($($arg:ident: $ty:ty),* $(,)?)
+        => $body:expr $(, [$($other:ident),+] => $other_body:expr)*);+ $(;)?) => {
+        /// The kernels of this file.
+        pub static KERNELS: &[$crate::launch::Entry] = &[$(
+            $crate::entry!(@entry [$($overlap)?] [$(|$block| $shared)?] [$($arch)?] $op $T ($($arg: $ty),*)
+                [$($elem),+] { $body } $([$($other),+] { $other_body })*)
+        ),+];
+        const NAMES: &[&str] = &[$(stringify!($op)),+];
+
+        /// Functions that launch the kernels of this file.
+        #[allow(unused_imports, private_interfaces)]
+        pub mod launch {
+            use super::*;
+            $($crate::entry!(@launch $op $T ($($arg: $ty),*) [$($elem),+] $([$($other),+])*);)+
+        }
+    };
+    (@launch $op:ident $T:ident ($($arg:ident: $ty:ty),*) $([$($elem:ident),+])+) => {
+        #[doc = concat!("Launches the kernel `", stringify!($op), "`.")]
+        ///
+        /// # Errors
+        /// Returns the errors of `on`.
+        ///
+        /// # Safety
+        /// The safety conditions of the kernel hold until the launch is done.
+        pub unsafe fn $op<$T: $crate::launch::KernelElement, Site: $crate::launch::Launcher<$T>>(
+            on: Site,
+            $($arg: $ty),*
+        ) -> Result<(), Site::Error> {
+            const {
+                assert!(
+                    $crate::launch::has($T::NAME, &[$($(stringify!($elem)),+),+]),
+                    concat!("the kernel ", stringify!($op), " has no variant for this element type")
+                );
+            }
+            const INDEX: usize = $crate::launch::position(super::NAMES, stringify!($op));
+            // SAFETY: the arguments have the types that the kernel declares. The caller satisfies the safety
+            // conditions of the kernel.
+            unsafe { on.launch(&super::KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
+        }
+    };
+    (@entry $overlap:tt $shared:tt $arch:tt $op:ident $T:ident $args:tt $($elems:tt $body:tt)+) => {
+        $crate::launch::Entry {
+            name: stringify!($op),
+            kernels: &[$($crate::entry!(@all $overlap $shared $arch $op $T $args $elems $body)),+],
+        }
+    };
+    (@all $overlap:tt $shared:tt $arch:tt $op:ident $T:ident $args:tt [$($elem:ident),+] $body:tt) => {
+        &[$($crate::launch::Kernel {
+            name: concat!(stringify!($op), "_", stringify!($elem)),
+            element: stringify!($elem),
+            overlap: $crate::entry!(@overlap $overlap),
+            parameters: $crate::entry!(@parameters $T $elem $args),
+            shared: $crate::entry!(@shared $shared $T $elem $args),
+            run: $crate::entry!(@run $arch $T $elem $args $body),
+        }),+]
+    };
+    (@overlap []) => { $crate::launch::Overlap::Both };
+    (@overlap [$overlap:ident]) => { $crate::launch::Overlap::$overlap };
+    (@parameters $T:ident $elem:ident ($($arg:ident: $ty:ty),*)) => {{
+        #[allow(dead_code)]
+        type $T = $elem;
+        &[$($crate::launch::Parameter::new::<$ty>(stringify!($arg), stringify!($ty))),*]
+    }};
+    (@shared [] $($rest:tt)*) => { None };
+    (@shared [|$block:ident| $shared:expr] $T:ident $elem:ident ($($arg:ident: $ty:ty),*)) => {{
+        #[allow(dead_code)]
+        type $T = $elem;
+        #[allow(unused_variables)]
+        unsafe fn shared($block: [u32; 3], args: &[*const ::core::ffi::c_void]) -> u32 {
+            let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
+            // SAFETY: the code that launches the kernel passes pointers to values of the argument types.
+            $(let $arg = unsafe { $arg.cast::<$ty>().read() };)*
+            $shared
+        }
+        Some(shared)
+    }};
+    (@run [] $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:tt) => {{
+        #[allow(dead_code)]
+        type $T = $elem;
+        unsafe fn run(args: &[*const ::core::ffi::c_void]) {
+            let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
+            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
+            // also satisfies the safety conditions of the kernel's function.
+            unsafe {
+                $(let $arg = $arg.cast::<$ty>().read();)*
+                $body
+            }
+        }
+        Some(run)
+    }};
+    (@run [$arch:ident] $($rest:tt)*) => { None };
+}
+
+/// Exports kernels as entry points. The documentation of the host's variant describes the syntax.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
-    ($($(@overlap($overlap:ident))? $op:ident<$T:ident: [$($elem:ident),+]>($($arg:ident: $ty:ty),* $(,)?)
-        => $body:expr);+ $(;)?) => {
-        $($crate::entry!(@each $op $T [$($elem),+] ($($arg: $ty),*) $body);)+
+    ($($(@overlap($overlap:ident))? $(@shared(|$block:ident| $shared:expr))? $(@only($arch:ident))?
+        $op:ident<$T:ident: [$($elem:ident),+]>($($arg:ident: $ty:ty),* $(,)?)
+        => $body:expr $(, [$($other:ident),+] => $other_body:expr)*);+ $(;)?) => {
+        $($crate::entry!(@entry $op $T ($($arg: $ty),*) [$($elem),+] { $body } $([$($other),+] { $other_body })*);)+
     };
-    (@each $op:ident $T:ident [$($elem:ident),+] $args:tt $body:expr) => {
+    (@entry $op:ident $T:ident $args:tt $($elems:tt $body:tt)+) => {
+        $($crate::entry!(@all $op $T $args $elems $body);)+
+    };
+    (@all $op:ident $T:ident $args:tt [$($elem:ident),+] $body:tt) => {
         $($crate::entry!(@one $op $T $elem $args $body);)+
     };
-    (@one $op:ident $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:expr) => {
+    (@one $op:ident $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:tt) => {
         const _: () = {
             #[allow(dead_code)]
             type $T = $elem;
@@ -26,56 +184,4 @@ macro_rules! entry {
             }
         };
     };
-}
-
-/// Exports a kernel once per element type, as `<op>_<dtype>` (for example `scale_bf16`).
-///
-/// ```ignore
-/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32)
-///     => scale::<T>(x, y, n, factor));
-/// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
-/// entry!(@overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n));
-/// ```
-/// For PTX, each kernel becomes an entry point with this name. For other targets, the macro defines `pub
-/// static KERNELS`, which lists the kernels under the same names for the CPU executor. One `entry!` may
-/// contain several declarations, separated by `;`.
-///
-/// `@overlap(...)` in front of a declaration names an [`Overlap`](crate::cpu::Overlap): how launches of the
-/// kernel overlap with neighbouring launches on a GPU. The default is `Both`.
-///
-/// Arguments are `Copy` and have the same layout on host and device: numbers, pointers and `repr(C)` structs.
-#[cfg(not(target_arch = "nvptx64"))]
-#[macro_export]
-macro_rules! entry {
-    ($($(@overlap($overlap:ident))? $op:ident<$T:ident: [$($elem:ident),+]>($($arg:ident: $ty:ty),* $(,)?)
-        => $body:expr);+ $(;)?) => {
-        /// The kernels of this file, for the CPU executor.
-        pub static KERNELS: &[&[$crate::cpu::Kernel]] =
-            &[$($crate::entry!(@each [$($overlap)?] $op $T [$($elem),+] ($($arg: $ty),*) $body)),+];
-    };
-    (@each $overlap:tt $op:ident $T:ident [$($elem:ident),+] $args:tt $body:expr) => {
-        &[$($crate::entry!(@one $overlap $op $T $elem $args $body)),+]
-    };
-    (@one $overlap:tt $op:ident $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:expr) => {{
-        #[allow(dead_code)]
-        type $T = $elem;
-        unsafe fn run(args: &[*const ::core::ffi::c_void]) {
-            let [$($arg),*] = *args else {
-                panic!("{} arguments, got {}", concat!($(stringify!($arg), " "),*), args.len());
-            };
-            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
-            // also satisfies the safety conditions of the kernel's function.
-            unsafe {
-                $(let $arg = $arg.cast::<$ty>().read();)*
-                $body
-            }
-        }
-        $crate::cpu::Kernel {
-            name: concat!(stringify!($op), "_", stringify!($elem)),
-            overlap: $crate::entry!(@policy $overlap),
-            run,
-        }
-    }};
-    (@policy []) => { $crate::cpu::Overlap::Both };
-    (@policy [$overlap:ident]) => { $crate::cpu::Overlap::$overlap };
 }

@@ -46,6 +46,8 @@ mod base;
 pub mod cpu;
 
 mod entry;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod launch;
 pub mod matrix;
 pub mod numeric;
 pub mod rows;
@@ -53,7 +55,7 @@ pub mod simt;
 
 #[cfg(target_arch = "nvptx64")]
 pub use matrix::hopper;
-pub use matrix::mma;
+pub use matrix::{mma, tensor_map};
 pub use numeric::{elem, libdevice, math, trig};
 pub use rows::vec4::shared_row;
 pub use rows::{pack, row, team, vec4};

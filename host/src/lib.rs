@@ -3,7 +3,8 @@
 //! An op, such as `rms_norm`, takes a [`Device`], [`View`]s of tensors, its parameters and a [`Stream`]. The
 //! caller owns the tensors: a [`Buffer`] of this crate, or memory of torch or another library. The op checks
 //! shapes, dtypes and strides and launches its kernels. It does not allocate memory and does not wait for the
-//! GPU. To launch kernels of your own crate, use [`Kernels`].
+//! GPU. To launch kernels of your own crate, use [`Kernels`]. The crate
+//! `oxiwarp-runtime` has the device, memory and launches without the ops. This crate exports all of it.
 //!
 //! ```
 //! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};
@@ -19,24 +20,18 @@
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
 pub mod arguments;
-mod device;
-mod dtype;
-mod error;
+mod launch;
+mod library;
 mod operands;
 mod ops;
 mod plan;
-mod tensor;
 
-pub use device::cuda::{Event, Graph, OwnedStream};
-pub use device::handle::Device;
-pub use device::kernels::Kernels;
 #[doc(hidden)]
-pub use device::launch::LaunchOverride;
-pub use device::launch::{Launch, Rung, Stream, rung};
-pub use device::ptx::arch::Arch;
-pub use device::ptx::{KernelInfo, kernel_info};
-pub use dtype::{Dtype, Element, Scalar};
-pub use error::{Error, Result};
+pub use launch::{LaunchOverride, Overridable};
+pub use launch::{Rung, rung};
+#[doc(hidden)]
+pub use library::cuda_with_ptx;
+pub use library::{KernelInfo, kernel_info};
 pub use operands::attention::{Attention, AttentionInputs};
 pub use operands::heads::{Heads, HeadsOrder};
 pub use operands::modulation::{Affine, Modulation, ScaleShift};
@@ -44,5 +39,4 @@ pub use operands::rope::{Angles, Rope};
 pub use ops::*;
 pub use plan::norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use plan::vec4_norm::Norm;
-pub use tensor::buffer::Buffer;
-pub use tensor::view::{MAX_RANK, View, ViewMut};
+pub use runtime::*;

@@ -1,7 +1,7 @@
 //! GPU kernels of oxiwarp: one file in [`ops`] per operator, and modules that several operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`kernels`], the list of kernels
-//! that the CPU executor runs in tests. Kernel arguments are numbers, pointers and `repr(C)` structs. The
+//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`entries`], the kernels with
+//! their parameters, and in each module of [`ops`] functions that launch them. Kernel arguments are numbers, pointers and `repr(C)` structs. The
 //! host crate fills in these structs.
 #![cfg_attr(test, allow(dead_code))]
 // cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
@@ -21,8 +21,14 @@ pub mod ops;
 pub mod rms;
 pub mod softmax;
 
-/// Returns every kernel of this crate, for the CPU executor.
+/// Returns the entries of this crate, each with its kernels.
 #[cfg(not(any(target_arch = "nvptx64", test)))]
-pub fn kernels() -> impl Iterator<Item = &'static cuda_std::cpu::Kernel> {
-    ops::KERNELS.iter().copied().flatten().copied().flatten()
+pub fn entries() -> impl Iterator<Item = &'static cuda_std::launch::Entry> {
+    ops::KERNELS.iter().copied().flatten()
+}
+
+/// Returns every kernel of this crate.
+#[cfg(not(any(target_arch = "nvptx64", test)))]
+pub fn kernels() -> impl Iterator<Item = &'static cuda_std::launch::Kernel> {
+    entries().flat_map(cuda_std::launch::Entry::kernels)
 }

@@ -1,6 +1,6 @@
 //! Checks which kernels may overlap with the previous and with the next launch (programmatic dependent
 //! launch).
-use cuda_std::cpu::Overlap;
+use cuda_std::launch::Overlap;
 
 /// The kernels below do not let the next launch start before they end. All other kernels overlap with the
 /// previous and with the next launch: see "Overlapping launches" in `docs/internals/launch-configuration.md`.

@@ -7,7 +7,7 @@ struct Readme;
 #[cfg(test)]
 mod tests {
     use cuda_std::prelude::*;
-    use oxiwarp::{Device, Kernels, Launch, Stream, args};
+    use oxiwarp::{Device, Kernels, Launch, Stream};
 
     /// The example kernel of README.md without its barrier.
     ///
@@ -25,17 +25,16 @@ mod tests {
             *element = row.get(columns - 1 - column);
         }
     }
-    entry!(reverse<T: [f32, bf16]>(x: *mut T) => reverse::<T>(x));
+    entry!(@shared(|block| block[0] * size_of::<T>() as u32) reverse<T: [f32, bf16]>(x: *mut T) => reverse::<T>(x));
 
     #[test]
     fn readme_quotes_the_message_of_the_missing_barrier() {
         let device = Device::cpu();
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
-        let launch = Launch { shared_bytes: 12, ..Launch::of([2, 1, 1], [3, 1, 1]) };
-        let pointer = x.view_mut(&[2, 3]).unwrap().as_view().ptr();
+        let shape = Launch::of([2, 1, 1], [3, 1, 1]);
         // SAFETY: `x` has two rows of three elements, and the launch has two blocks of three threads.
-        let fault = unsafe { kernels.launch("reverse_f32", launch, Stream::default(), &args![pointer]) };
+        let fault = unsafe { launch::reverse(kernels.on(Stream::default(), shape), x.as_mut_ptr()) };
         let message = fault.unwrap_err().to_string();
         assert!(include_str!("../../README.md").contains(&message), "README does not quote: {message}");
     }

@@ -7,6 +7,7 @@
 //! its remaining configurations are skipped and counted. The default configuration is always measured. The
 //! program also counts the configurations that the op or the GPU refuses, and prints the reason of the first
 //! refusal.
+use oxiwarp::Overridable as _;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::slice::from_ref;
 
-use oxiwarp::{Device, Error, LaunchOverride, Result, Stream};
+use oxiwarp::{Device, Error, LaunchOverride, Overridable as _, Result, Stream};
 
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};

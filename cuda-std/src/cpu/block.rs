@@ -13,7 +13,7 @@ use corosensei::Yielder;
 use super::copies::Copies;
 use super::race::Races;
 use super::warp::Call;
-use super::{Absence, Fault, FaultKind, Kernel, Launch};
+use super::{Absence, Fault, FaultKind, Launch};
 
 thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
@@ -50,6 +50,9 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
+/// A function that runs the body of one thread: see [`Kernel::run`](crate::launch::Kernel::run).
+pub(super) type Run = unsafe fn(&[*const c_void]);
+
 /// Unit in which the shared memory is allocated, so that it is aligned to 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
@@ -58,7 +61,8 @@ struct AlignedUnit([u8; 128]);
 /// A block of a launch. Each worker (host thread) creates one `Block` and reuses it for every block of the
 /// grid that it runs.
 pub(crate) struct Block {
-    pub kernel: Kernel,
+    kernel: &'static str,
+    run: Run,
     pub shape: Launch,
     args: *const [*const c_void],
     pub index: Cell<[u32; 3]>,
@@ -77,7 +81,7 @@ pub(crate) struct Block {
 impl Block {
     /// # Safety
     /// As for [`launch`](super::launch), for the lifetime of the block.
-    pub(super) unsafe fn new(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Self {
+    pub(super) unsafe fn new(kernel: &'static str, run: Run, shape: &Launch, args: &[*const c_void]) -> Self {
         let [dim_x, dim_y, dim_z] = shape.block;
         let threads = (dim_x * dim_y * dim_z) as usize;
         let slot = |t: u32| Slot {
@@ -89,7 +93,8 @@ impl Block {
         let mut shared =
             vec![AlignedUnit([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<AlignedUnit>())];
         Self {
-            kernel: *kernel,
+            kernel,
+            run,
             shape: *shape,
             args,
             index: Cell::new([0; 3]),
@@ -132,7 +137,7 @@ impl Block {
     /// Runs the kernel's body for the running thread.
     pub(super) fn run_thread(&self) {
         // SAFETY: the caller of `new` passed valid arguments for the kernel.
-        unsafe { (self.kernel.run)(&*self.args) }
+        unsafe { (self.run)(&*self.args) }
     }
 
     #[inline(always)]
@@ -209,7 +214,7 @@ impl Block {
 
     pub(super) fn fault_of(&self, thread: usize, kind: FaultKind) -> Fault {
         let thread = self.slots[thread].index;
-        Fault { kernel: self.kernel.name, block: self.index.get(), thread, kind }
+        Fault { kernel: self.kernel, block: self.index.get(), thread, kind }
     }
 
     /// Ends the running thread, and so the launch, with a fault.

@@ -8,15 +8,16 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use super::block::{Block, inside_kernel};
+use super::block::{Block, Run, inside_kernel};
 use super::crew::Crew;
 use super::order::Draw;
 use super::stack::Permit;
-use super::{Fault, Kernel, Launch};
+use super::{Fault, Launch};
 
 /// One launch, shared by its workers.
 struct Work<'a> {
-    kernel: &'a Kernel,
+    kernel: &'static str,
+    body: Run,
     shape: &'a Launch,
     args: &'a [*const c_void],
     draw: Draw,
@@ -33,14 +34,15 @@ unsafe impl Sync for Work<'_> {}
 /// # Safety
 /// As for [`launch`](super::launch). The caller has checked the shape.
 pub(super) unsafe fn run(
-    kernel: &Kernel,
+    kernel: &'static str,
+    body: Run,
     shape: &Launch,
     args: &[*const c_void],
     draw: Draw,
 ) -> Result<(), Fault> {
     let blocks = shape.grid.iter().map(|&n| u64::from(n)).product();
     let (next, first_fault) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-    let work = Work { kernel, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
+    let work = Work { kernel, body, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
         // A launch from inside a kernel runs on a new host thread, because the stack of the kernel's
@@ -88,7 +90,7 @@ impl Work<'_> {
     /// Runs blocks until none is left.
     fn run(&self) {
         // SAFETY: the caller of the function `run` passed arguments that are valid while `self` lives.
-        let block = unsafe { Block::new(self.kernel, self.shape, self.args) };
+        let block = unsafe { Block::new(self.kernel, self.body, self.shape, self.args) };
         let mut crew = Crew::new(block.threads(), self.draw);
         loop {
             let at = self.next.fetch_add(1, Relaxed);

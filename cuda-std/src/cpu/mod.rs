@@ -44,17 +44,19 @@ pub(crate) mod copies;
 mod crew;
 mod fault;
 mod grid;
-mod kernel;
 mod matrix;
 mod order;
 mod race;
+mod shape;
 mod stack;
 mod warp;
 
 use core::ffi::c_void;
 
+use crate::launch::{Entry, Kernel, KernelElement, Launcher};
+
 pub use fault::{Absence, Fault, FaultKind};
-pub use kernel::{Kernel, Launch, MAX_SHARED_BYTES, Overlap};
+pub use shape::{Launch, MAX_SHARED_BYTES};
 
 pub(crate) use block::{Block, with};
 pub(crate) use matrix::{Fragments, multiply};
@@ -73,17 +75,36 @@ pub const L2_BYTES: u64 = 4 << 10;
 /// parent.
 ///
 /// # Errors
-/// [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject. Otherwise the fault of the
-/// kernel.
+/// [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel that the
+/// executor cannot run. Otherwise the fault of the kernel.
 ///
 /// # Safety
-/// `args` point to values of the types that `kernel` reads. If such a value is a pointer, its memory is valid
+/// `args` has a pointer to a value of each parameter's type. If such a value is a pointer, its memory is valid
 /// for the kernel's accesses, from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
+    let Some(run) = kernel.run else {
+        return Err(bad("the CPU executor does not have the instructions of this kernel".into()));
+    };
+    // SAFETY: the caller passes arguments of the kernel's types.
+    let shared_bytes =
+        kernel.shared.map_or(shape.shared_bytes, |shared| unsafe { shared(shape.block, args) });
+    let shape = &Launch { shared_bytes, ..*shape };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
     // SAFETY: `check` accepted the launch shape. The caller passes arguments of the kernel's types.
-    unsafe { grid::run(kernel, shape, args, draw) }
+    unsafe { grid::run(kernel.name, run, shape, args, draw) }
+}
+
+/// Runs kernels on the CPU executor with this shape.
+impl<T: KernelElement> Launcher<T> for Launch {
+    type Error = Fault;
+
+    unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
+        let kernel = T::NAME.and_then(|element| entry.kernel(element));
+        let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
+        // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
+        unsafe { launch(kernel, &self, args) }
+    }
 }

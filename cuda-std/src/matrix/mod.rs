@@ -2,3 +2,4 @@
 #[cfg(target_arch = "nvptx64")]
 pub mod hopper;
 pub mod mma;
+pub mod tensor_map;

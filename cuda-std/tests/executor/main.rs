@@ -12,15 +12,23 @@ mod warps;
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use cuda_std::cpu::{self, Fault, Kernel, Launch, Overlap};
+use cuda_std::cpu::{self, Fault, Launch};
+use cuda_std::launch::{Kernel, Overlap, Parameter};
 use cuda_std::prelude::*;
 
 /// The body of one thread: a closure that captures the kernel's arguments.
 type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
-    // SAFETY: `run` passes one argument, a `Body`.
-    Kernel { name, overlap: Overlap::Both, run: |args| unsafe { args[0].cast::<Body>().read()() } }
+    Kernel {
+        name,
+        element: "f32",
+        overlap: Overlap::Both,
+        parameters: &[const { Parameter::new::<Body>("body", "Body") }],
+        shared: None,
+        // SAFETY: `run` passes one argument, a `Body`.
+        run: Some(|args| unsafe { args[0].cast::<Body>().read()() }),
+    }
 }
 
 /// Launches `body` as a kernel named `probe`.

@@ -1,6 +1,7 @@
 //! An example of a user-defined kernel: its PTX, the checks of its arguments, and its launch.
 use cuda_std::row::Rows;
-use oxiwarp::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut, args};
+use kernels::launch;
+use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "l2_normalize";
 /// Rows per block. Each warp processes one row.
@@ -39,12 +40,12 @@ impl L2Normalize {
             return Ok(());
         }
         let vector = [x_rows, y_rows].iter().all(|side| side.is_vector(cols, dtype.size()));
-        let name = format!("{OP}{}_{dtype}", if vector { "_vector" } else { "" });
-        let launch = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
-        let rows = u64::from(rows);
+        let shape = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
+        let site = self.0.on_dtype(dtype, stream, shape);
+        let kernel = if vector { launch::l2_normalize_vector } else { launch::l2_normalize };
         // SAFETY: the checks in this function and in `rows` established the kernel's requirements on `x` and
         // `y`. A `ViewMut` guarantees exclusive access to `y`.
-        unsafe { self.0.launch(&name, launch, stream, &args![x_rows, y_rows, rows, cols, eps]) }
+        unsafe { kernel(site, x_rows, y_rows, u64::from(rows), cols, eps) }
     }
 
     /// Checks an argument. Returns its number of rows, its number of columns and the layout of its rows.

@@ -1,6 +1,6 @@
 //! Runs the kernel on the first GPU, or on the CPU executor if there is no GPU.
 use own_kernel::L2Normalize;
-use oxiwarp::{Device, Result, Stream};
+use oxiwarp_runtime::{Device, Result, Stream};
 
 fn main() -> Result<()> {
     let device = Device::cuda(0).unwrap_or_else(|_| Device::cpu());

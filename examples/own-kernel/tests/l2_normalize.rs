@@ -1,7 +1,7 @@
 //! Compares the results of the kernel with f64, on the CPU executor and, if there is one, on a GPU.
 use half::bf16;
 use own_kernel::L2Normalize;
-use oxiwarp::{Device, Element, Stream};
+use oxiwarp_runtime::{Device, Element, Stream};
 
 const EPS: f32 = 1e-3;
 

@@ -1,16 +1,17 @@
-//! Definitions of the CUDA driver functions. Each function is one indirect jump to the driver's own function.
-//! The jump reads its target address from a static variable, the function's slot.
+//! Definitions of the CUDA driver functions. Each function calls the driver's own function, whose address it
+//! reads from a static variable, the function's slot. If the result is an error, it passes the code through
+//! [`known_code`](crate::known_code).
 //!
 //! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
-//! that `host/src/device/cuda/sys.rs` declares. A jump leaves arguments and return value in place. One macro
-//! can therefore define functions of every signature.
+//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code leaves the argument registers in place and
+//! copies arguments on the stack. One macro can therefore define functions of every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 
-use crate::unloaded;
+use crate::{known_code, unloaded};
 
-/// A function's name and the slot from which its jump reads the address.
+/// A function's name, and its slot.
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
 /// Assembler directive that makes a symbol invisible to the other libraries of the process. For example,
@@ -22,26 +23,135 @@ macro_rules! hidden {
 }
 pub(crate) use hidden;
 
+/// Assembler template of a function whose arguments are all in registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! call {
+    ($name:ident) => {
+        concat!(
+            ".hidden ",
+            stringify!($name),
+            "
+            sub rsp, 8
+            call qword ptr [rip + {slot}]
+            add rsp, 8
+            test eax, eax
+            jne 2f
+            ret
+            2:
+            mov edi, eax
+            jmp {known_code}"
+        )
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! call {
+    ($name:ident) => {
+        concat!(
+            ".hidden ",
+            stringify!($name),
+            "
+            stp x29, x30, [sp, #-16]!
+            mov x29, sp
+            adrp x16, {slot}
+            ldr x16, [x16, :lo12:{slot}]
+            blr x16
+            ldp x29, x30, [sp], #16
+            cbnz w0, 2f
+            ret
+            2:
+            b {known_code}"
+        )
+    };
+}
+
+/// Assembler template of a function with up to 12 arguments. It copies those that the caller passed on the
+/// stack: at most 6 on x86-64, and at most 4 on aarch64.
+#[cfg(target_arch = "x86_64")]
+macro_rules! call_with_stack {
+    ($name:ident) => {
+        concat!(
+            ".hidden ",
+            stringify!($name),
+            "
+            sub rsp, 56
+            mov rax, [rsp + 64]
+            mov [rsp], rax
+            mov rax, [rsp + 72]
+            mov [rsp + 8], rax
+            mov rax, [rsp + 80]
+            mov [rsp + 16], rax
+            mov rax, [rsp + 88]
+            mov [rsp + 24], rax
+            mov rax, [rsp + 96]
+            mov [rsp + 32], rax
+            mov rax, [rsp + 104]
+            mov [rsp + 40], rax
+            call qword ptr [rip + {slot}]
+            add rsp, 56
+            test eax, eax
+            jne 2f
+            ret
+            2:
+            mov edi, eax
+            jmp {known_code}"
+        )
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! call_with_stack {
+    ($name:ident) => {
+        concat!(
+            ".hidden ",
+            stringify!($name),
+            "
+            sub sp, sp, #48
+            stp x29, x30, [sp, #32]
+            add x29, sp, #32
+            ldp x16, x17, [sp, #48]
+            stp x16, x17, [sp]
+            ldp x16, x17, [sp, #64]
+            stp x16, x17, [sp, #16]
+            adrp x16, {slot}
+            ldr x16, [x16, :lo12:{slot}]
+            blr x16
+            ldp x29, x30, [sp, #32]
+            add sp, sp, #48
+            cbnz w0, 2f
+            ret
+            2:
+            b {known_code}"
+        )
+    };
+}
+
 macro_rules! entry_points {
-    ($($name:ident)*) => {
+    ($call:ident: $($name:ident)*; $call_with_stack:ident: $($long:ident)*) => {
         mod slot {
             #![allow(non_upper_case_globals)]
             use super::*;
             $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(unloaded as *mut c_void);)*
+            $(pub(super) static $long: AtomicPtr<c_void> = AtomicPtr::new(unloaded as *mut c_void);)*
         }
 
         /// The slots of all functions below.
-        pub(crate) static SLOTS: &[Slot] = &[$((as_c(concat!(stringify!($name), "\0")), &slot::$name)),*];
+        pub(crate) static SLOTS: &[Slot] = &[
+            $((as_c(concat!(stringify!($name), "\0")), &slot::$name),)*
+            $((as_c(concat!(stringify!($long), "\0")), &slot::$long),)*
+        ];
 
         $(
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             extern "C" fn $name() {
-                #[cfg(target_arch = "x86_64")]
-                core::arch::naked_asm!(hidden!($name), "jmp qword ptr [rip + {}]", sym slot::$name);
-                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!($call!($name), slot = sym slot::$name, known_code = sym known_code);
+            }
+        )*
+        $(
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            extern "C" fn $long() {
                 core::arch::naked_asm!(
-                    hidden!($name), "adrp x16, {0}", "ldr x16, [x16, :lo12:{0}]", "br x16", sym slot::$name
+                    $call_with_stack!($long), slot = sym slot::$long, known_code = sym known_code
                 );
             }
         )*
@@ -56,6 +166,7 @@ const fn as_c(name: &'static str) -> &'static CStr {
 }
 
 entry_points! {
+    call:
     cuArray3DCreate_v2
     cuArray3DGetDescriptor_v2
     cuArrayDestroy
@@ -116,9 +227,7 @@ entry_points! {
     cuGraphNodeGetType
     cuImportExternalMemory
     cuLaunchHostFunc
-    cuLaunchKernel
     cuLaunchKernelEx
-    cuLinkAddData_v2
     cuLinkComplete
     cuLinkCreate_v2
     cuLinkDestroy
@@ -170,10 +279,14 @@ entry_points! {
     cuSurfObjectCreate
     cuSurfObjectDestroy
     cuSurfObjectGetResourceDesc
-    cuTensorMapEncodeTiled
     cuTexObjectCreate
     cuTexObjectDestroy
     cuTexObjectGetResourceDesc
     cuTexObjectGetResourceViewDesc
     cuThreadExchangeStreamCaptureMode
+    ;
+    call_with_stack:
+    cuLaunchKernel
+    cuLinkAddData_v2
+    cuTensorMapEncodeTiled
 }

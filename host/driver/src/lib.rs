@@ -4,10 +4,13 @@
 //! `cust` does not start if `libcuda.so.1` is missing. This crate defines the symbols itself and hides them
 //! from the other libraries of the process.
 //!
-//! Each defined function jumps to an address that is stored in a static variable, its slot
-//! (`entry_points.rs`). [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses
+//! Each defined function calls the address that is stored in a static variable, its slot (`entry_points.rs`). [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses
 //! to the slots. Until then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString`
 //! return `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
+//!
+//! `cust` declares a Rust enum as the result of every driver function. A code that this enum lacks, for example
+//! of a newer driver, would be undefined behaviour. The functions of this crate therefore return
+//! `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the driver's own code.
 //!
 //! When `cust` is compiled, it requires a folder with a file `libcuda.so`. `link/lib64/libcuda.so` is such a
 //! file: a linker script that contains only a comment. `CUDA_LIBRARY_PATH` in `.cargo/config.toml` names the
@@ -16,9 +19,11 @@
 //! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link
 //! this crate, and the driver symbols are undefined.
 
+mod codes;
 mod entry_points;
 
 use std::arch::naked_asm;
+use std::cell::Cell;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::OnceLock;
@@ -27,13 +32,18 @@ use std::sync::atomic::Ordering;
 use entry_points::{SLOTS, hidden};
 use libloading::Library;
 
-/// `CUresult` as an integer. With a Rust enum, a code that a newer driver adds would be undefined behaviour.
+/// `CUresult` as an integer, because the driver may return a code that the Rust enum lacks.
 type CuResult = c_uint;
 const SUCCESS: CuResult = 0;
 const INVALID_VALUE: CuResult = 1;
 const NOT_INITIALIZED: CuResult = 3;
 const NO_DEVICE: CuResult = 100;
 const NOT_SUPPORTED: CuResult = 801;
+const UNKNOWN: CuResult = 999;
+
+thread_local! {
+    static LAST_ERROR: Cell<CuResult> = const { Cell::new(SUCCESS) };
+}
 
 /// Assembler template of a jump to a function of this crate.
 #[cfg(target_arch = "x86_64")]
@@ -78,6 +88,20 @@ pub fn missing() -> Vec<&'static str> {
         .filter(|(_, slot)| slot.load(Ordering::Acquire) == absent)
         .map(|(name, _)| text(name))
         .collect()
+}
+
+/// Returns the code of the last error that a driver function returned in this thread, or 0 if there was none.
+///
+/// If `cust` reports `CudaError::UnknownError`, this is the driver's own code.
+pub fn last_error() -> u32 {
+    LAST_ERROR.get()
+}
+
+/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it, and
+/// `CUDA_ERROR_UNKNOWN` if not. Every driver function of this crate passes its errors through this function.
+extern "C" fn known_code(code: CuResult) -> CuResult {
+    LAST_ERROR.set(code);
+    if codes::is_known(code) { code } else { UNKNOWN }
 }
 
 fn driver() -> Result<&'static Driver, &'static str> {
@@ -139,8 +163,11 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
         // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
-        Ok(driver) => unsafe { (driver.init)(flags) },
-        Err(_) => NO_DEVICE,
+        Ok(driver) => match unsafe { (driver.init)(flags) } {
+            SUCCESS => SUCCESS,
+            code => known_code(code),
+        },
+        Err(_) => known_code(NO_DEVICE),
     }
 }
 
@@ -169,4 +196,70 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
 
 fn text(name: &'static CStr) -> &'static str {
     name.to_str().unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use cust::error::CudaError;
+
+    use super::*;
+
+    /// Replaces the driver's function `name` in this process. The tests call functions that no other test
+    /// calls.
+    fn replace(name: &CStr, with: *mut c_void) {
+        let (_, slot) = SLOTS.iter().find(|(known, _)| *known == name).expect("the crate defines it");
+        slot.store(with, Ordering::Release);
+    }
+
+    #[test]
+    fn a_code_that_cust_lacks_becomes_the_unknown_error() {
+        extern "C" fn newer() -> CuResult {
+            912
+        }
+        replace(c"cuCtxSynchronize", newer as *mut c_void);
+        assert_eq!(cust::context::CurrentContext::synchronize(), Err(CudaError::UnknownError));
+        assert_eq!(last_error(), 912);
+    }
+
+    #[test]
+    fn a_known_code_is_left_alone() {
+        extern "C" fn not_permitted() -> CuResult {
+            800
+        }
+        replace(c"cuCtxGetFlags", not_permitted as *mut c_void);
+        assert_eq!(cust::context::CurrentContext::get_flags(), Err(CudaError::NotPermitted));
+        assert_eq!(last_error(), 800);
+    }
+
+    /// Twelve arguments, of which six are on the stack on x86-64 and four on aarch64.
+    type Twelve = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> CuResult;
+
+    #[test]
+    fn arguments_on_the_stack_arrive() {
+        #[allow(clippy::many_single_char_names)]
+        extern "C" fn digits(
+            a: u64,
+            b: u64,
+            c: u64,
+            d: u64,
+            e: u64,
+            f: u64,
+            g: u64,
+            h: u64,
+            i: u64,
+            j: u64,
+            k: u64,
+            l: u64,
+        ) -> CuResult {
+            assert_eq!([a, b, c, d, e, f, g, h, i, j, k, l], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+            if l == 12 { 0 } else { 1 }
+        }
+        unsafe extern "C" {
+            fn cuTensorMapEncodeTiled();
+        }
+        replace(c"cuTensorMapEncodeTiled", digits as *mut c_void);
+        // SAFETY: the symbol is defined in assembler and forwards all arguments to `digits`.
+        let call: Twelve = unsafe { std::mem::transmute(cuTensorMapEncodeTiled as *const ()) };
+        assert_eq!(call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 0);
+    }
 }

@@ -3,7 +3,7 @@ use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{AttentionInputs, MaskLayout};
 use super::rows::Operand;
-use crate::error::finite;
+use crate::operands::numbers::finite;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
 /// Maximum columns per head.

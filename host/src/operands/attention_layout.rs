@@ -3,7 +3,7 @@ use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{Attention, AttentionInputs, MaskLayout};
 use super::attention_checks as checks;
-use crate::error::finite;
+use crate::operands::numbers::finite;
 use crate::{Device, Dtype, Error, Result, View};
 
 /// The checked arguments of one attention call.

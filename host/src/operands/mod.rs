@@ -4,5 +4,6 @@ pub(crate) mod attention_checks;
 pub(crate) mod attention_layout;
 pub(crate) mod heads;
 pub(crate) mod modulation;
+pub(crate) mod numbers;
 pub(crate) mod rope;
 pub(crate) mod rows;

@@ -2,7 +2,7 @@
 //! The other dimensions are merged into at most two, as in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
 
-use crate::tensor::view::View;
+use crate::View;
 use crate::{Device, Dtype, Error, Result};
 
 /// An argument of a row op: its name and its view.

@@ -1,11 +1,14 @@
 //! `y = f(x + bias)`, element by element.
+use cuda_std::row::Rows;
 use half::{bf16, f16};
 use kernels_gpu::elementwise::activations::ActivationParams;
 use kernels_gpu::elementwise::activations::Function;
+use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
+use kernels_gpu::ops::activation::launch;
 
 use crate::arguments::{Argument, ScalarKind, Source, choices};
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -103,6 +106,9 @@ impl Activation {
 }
 
 const OP: &str = "activation";
+/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+const KERNELS: [unsafe fn(LaunchSite, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>; 2] =
+    [launch::activation_any, launch::activation_block1];
 
 /// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///
@@ -132,17 +138,11 @@ pub fn activation(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch.launch(
-            device,
-            ["activation_any", "activation_block1"],
-            THREADS,
-            stream,
-            args![x, bias_base, y, p, launch.extent],
-        )
-    }
+    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, bias_base, y, p, extent) }
+    })
 }
 
 /// Checks that a bias is contiguous and has the dtype of `x` and the last size of `shape`. Returns its

@@ -1,14 +1,20 @@
 //! The gradient of [`activation`](super::activation::activation).
+use cuda_std::row::Rows;
 use kernels_gpu::elementwise::activations::ActivationParams;
+use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
+use kernels_gpu::ops::activation_backward::launch;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";
+/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+const KERNELS: [unsafe fn(LaunchSite, Rows, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
+    2] = [launch::activation_backward_any, launch::activation_backward_block1];
 
 /// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. If the forward pass rounded `x + bias`, this
 /// function rounds it too. `roundings` is the parameter of the forward pass.
@@ -38,15 +44,9 @@ pub fn activation_backward(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch.launch(
-            device,
-            ["activation_backward_any", "activation_backward_block1"],
-            THREADS,
-            stream,
-            args![dy, x, bias_base, dx, p, launch.extent],
-        )
-    }
+    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, dy, x, bias_base, dx, p, extent) }
+    })
 }

@@ -1,10 +1,14 @@
 //! `y = norm(x) * (1 + scale) + shift`, the modulated norm of diffusion transformers. A call has one or two
 //! pairs of scale and shift.
+use cuda_std::row::Rows;
+use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
+use kernels_gpu::ops::ada_norm::launch;
 
 use crate::arguments::arguments;
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::modulation::{ModulationNames, SCALE, SHIFT, Target, any_f32, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
@@ -33,55 +37,60 @@ impl Default for AdaNorm {
 
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
-const LAYER_SAME_WARP12: TileKernel = TileKernel {
-    name: "ada_norm_layer_same_warp12",
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, NormParams) -> Result<()>;
+/// A function that launches a kernel of [`ada_norm_pair`].
+type PairKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, Modulated, NormParams) -> Result<()>;
+const LAYER_SAME_WARP12: TileKernel<Kernel> = TileKernel {
+    kernel: launch::ada_norm_layer_same_warp12,
     access: Access::WarpRegisters(12),
     form: Some(OperandForm::SAME),
 };
-const LAYER_SAME_BLOCK6: TileKernel = TileKernel {
-    name: "ada_norm_layer_same_block6",
+const LAYER_SAME_BLOCK6: TileKernel<Kernel> = TileKernel {
+    kernel: launch::ada_norm_layer_same_block6,
     access: Access::BlockRegisters(6),
     form: Some(OperandForm::SAME),
 };
-const LAYER: NormKernels = NormKernels {
+const LAYER: NormKernels<Kernel> = NormKernels {
     special: &[
         LAYER_SAME_WARP12,
         TileKernel {
-            name: "ada_norm_layer_f32_warp12",
+            kernel: launch::ada_norm_layer_f32_warp12,
             access: Access::WarpRegisters(12),
             form: Some(OperandForm::F32),
         },
         LAYER_SAME_BLOCK6,
         TileKernel {
-            name: "ada_norm_layer_affine_block6",
+            kernel: launch::ada_norm_layer_affine_block6,
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::AFFINE),
         },
         TileKernel {
-            name: "ada_norm_layer_f32_block10",
+            kernel: launch::ada_norm_layer_f32_block10,
             access: Access::BlockRegisters(10),
             form: Some(OperandForm::F32),
         },
     ],
-    ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
+    ..NormKernels::of(launch::ada_norm_layer_any, launch::ada_norm_layer_smem1)
 };
 /// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
 /// shift are f32 too, and that there is no weight or bias.
-const LAYER_F32: NormKernels = NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
-const RMS: NormKernels = NormKernels {
+const LAYER_F32: NormKernels<Kernel> =
+    NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
+const RMS: NormKernels<Kernel> = NormKernels {
     special: &[
         TileKernel {
-            name: "ada_norm_rms_same_block4",
+            kernel: launch::ada_norm_rms_same_block4,
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "ada_norm_rms_tabled_block4",
+            kernel: launch::ada_norm_rms_tabled_block4,
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::TABLED),
         },
     ],
-    ..NormKernels::of(["ada_norm_rms_any", "ada_norm_rms_smem1"])
+    ..NormKernels::of(launch::ada_norm_rms_any, launch::ada_norm_rms_smem1)
 };
 const SCALE2: ModulationNames = ["scale2", "scale2_table"];
 const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
@@ -127,9 +136,11 @@ pub fn ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
+    launch.launch(OP, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x_rows, parameters, out, p) }
+    })
 }
 
 /// Computes [`ada_norm`] twice for the same norm, with two pairs of scale and shift. The second result is
@@ -180,18 +191,20 @@ pub fn ada_norm_pair(
         _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 1 };
-    let names = match params.norm {
-        Norm::Layer => ["ada_norm_pair_layer_any", "ada_norm_pair_layer_smem1"],
-        Norm::Rms => ["ada_norm_pair_rms_any", "ada_norm_pair_rms_smem1"],
+    let kernels: NormKernels<PairKernel> = match params.norm {
+        Norm::Layer => NormKernels::of(launch::ada_norm_pair_layer_any, launch::ada_norm_pair_layer_smem1),
+        Norm::Rms => NormKernels::of(launch::ada_norm_pair_rms_any, launch::ada_norm_pair_rms_smem1),
     };
     // Leave the shared memory carveout to the driver. At 2432 columns, this is faster than an explicit
     // carveout. At 1536 columns, it is equally fast.
-    let kernels = NormKernels { carveout: None, ..NormKernels::of(names) };
+    let kernels = NormKernels { carveout: None, ..kernels };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(PAIR, device, &layout, stream, args![x_rows, parameters, out, out2, p]) }
+    launch.launch(PAIR, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x_rows, parameters, out, out2, p) }
+    })
 }

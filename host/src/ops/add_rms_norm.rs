@@ -1,18 +1,28 @@
 //! `sum = x + residual` and `y = rms_norm(sum)`, both in one launch.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::device::launch::{RowKernels, args, in_registers};
+use crate::launch::{RowKernels, in_registers};
+use crate::library::LaunchSite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
+use cuda_std::row::Rows;
+use kernels_gpu::ops::add_rms_norm::launch;
+use kernels_gpu::rms::row::RmsParams;
+use kernels_gpu::rms::weight::Weight;
 
 const OP: &str = "add_rms_norm";
 
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
-const KERNELS: RowKernels = RowKernels {
-    any: "add_rms_norm_any",
-    in_registers: &[in_registers(2, "add_rms_norm_block2"), in_registers(4, "add_rms_norm_block4")],
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, Rows, Weight, Rows, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<Kernel> = RowKernels {
+    any: launch::add_rms_norm_any,
+    in_registers: &[
+        in_registers(2, launch::add_rms_norm_block2),
+        in_registers(4, launch::add_rms_norm_block4),
+    ],
 };
 
 /// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)` as
@@ -48,17 +58,10 @@ pub fn add_rms_norm(
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch_rows(
-            OP,
-            device,
-            rung.kernel(&KERNELS),
-            rung,
-            &layout,
-            stream,
-            args![x, residual, weight_arg, y, sum, p],
-        )
-    }
+    let kernel = rung.kernel(&KERNELS);
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, residual, weight_arg, y, sum, p) }
+    })
 }

@@ -1,8 +1,11 @@
 //! `softmax(scale q kT + mask) v`, the general attention op.
-use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
+use kernels_gpu::attention::mma::params::AttentionParams;
+use kernels_gpu::attention::mma::tiling::Tiling;
+use kernels_gpu::ops::attention::{launch, tiles};
 
 use super::attention_hopper::attention_hopper;
-use crate::device::launch::args;
+use crate::launch::launch_override;
+use crate::library::{LaunchSite, library};
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
@@ -10,6 +13,54 @@ use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Arch, Device, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
+
+/// A function that launches a kernel.
+type Launch = unsafe fn(LaunchSite, AttentionParams) -> Result<()>;
+/// A kernel and its tile sizes.
+type Kernel = (Launch, Tiling);
+
+/// The kernels for head dimensions up to `dim`.
+struct KernelsOfDim {
+    /// Largest head dimension.
+    dim: u32,
+    /// Kernels that do not support a mask or a softcap. A call uses the first of these kernels whose tiles fit in
+    /// the shared memory of the GPU.
+    plain: &'static [Kernel],
+    /// Kernel with mask, softcap, any scale and any alignment.
+    general: Kernel,
+}
+
+/// All kernels, in ascending order of the head dimension.
+const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
+    KernelsOfDim {
+        dim: 64,
+        plain: &[(launch::attention_d64_smem, tiles::D64)],
+        general: (launch::attention_d64_general_smem, tiles::G64),
+    },
+    KernelsOfDim {
+        dim: 80,
+        plain: &[(launch::attention_d80_smem, tiles::D80)],
+        general: (launch::attention_d80_general_smem, tiles::G80),
+    },
+    KernelsOfDim {
+        dim: 96,
+        plain: &[(launch::attention_d96_smem, tiles::D96)],
+        general: (launch::attention_d96_general_smem, tiles::G96),
+    },
+    KernelsOfDim {
+        dim: 128,
+        plain: &[(launch::attention_d128_smem, tiles::D128)],
+        general: (launch::attention_d128_general_smem, tiles::G128),
+    },
+    KernelsOfDim {
+        dim: 256,
+        plain: &[
+            (launch::attention_d256_smem, tiles::D256),
+            (launch::attention_d256_small_smem, tiles::S256),
+        ],
+        general: (launch::attention_d256_general_smem, tiles::G256),
+    },
+];
 
 /// Computes `out = softmax(scale * q kᵀ + mask) v`, as `torch.nn.functional.scaled_dot_product_attention`
 /// does.
@@ -45,17 +96,17 @@ pub fn attention(
         expect_disjoint(OP, ("lse", lse), &[Some(("out", out))])?;
     }
     expect_tensor_cores(OP, device)?;
-    let mut skip = device.launch_override().skip;
+    let mut skip = launch_override(device).skip;
     if attention_hopper(device, &layout, &mut skip, stream)? {
         return Ok(());
     }
-    launch(device, &layout, skip, stream)
+    launch_portable(device, &layout, skip, stream)
 }
 
 /// Returns an error for GPUs older than sm_80. Their tensor cores lack the instructions of the attention
 /// kernels.
 pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
-    if device.arch() != Some(Arch::Sm75) {
+    if library(device)?.arch() != Some(Arch::Sm75) {
         return Ok(());
     }
     let why = format!(
@@ -68,24 +119,22 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
 /// Launches an attention kernel other than the Hopper kernels. It takes the first kernel for this head
 /// dimension that supports the call, after skipping `skip` of them. If none is left, it takes the general
 /// kernel.
-pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: Stream) -> Result<()> {
+pub(crate) fn launch_portable(
+    device: &Device,
+    a: &AttentionLayout,
+    skip: usize,
+    stream: Stream,
+) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
-    let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
+    let fits = |(_, tiling): &&Kernel| a.is_plain() && tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel has the smallest tiles. It therefore also runs on GPUs whose shared memory is too
     // small for the specialized kernels.
     let mut able = kernels.plain.iter().filter(fits);
-    let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
+    let (kernel, tiling) = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
-    let p = a.params(tiles);
-    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that `p` points to.
-    unsafe {
-        device.launch(
-            name,
-            a.dtype,
-            block_shape(blocks, tiling.threads(), tiling.shared_bytes()),
-            stream,
-            args![p],
-        )
-    }
+    let site = LaunchSite::new(device, a.dtype, block_shape(blocks, tiling.threads()), stream)?;
+    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that the parameters point
+    // to.
+    unsafe { kernel(site, a.params(tiles)) }
 }

@@ -1,11 +1,12 @@
 //! Gradients of attention with respect to `q`, `k` and `v`. The kernels recompute the attention probabilities
 //! from `lse`, the log-sum-exp of the forward pass.
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
-use kernels_gpu::ops::attention_backward::{BackwardKernel, KERNELS_BY_DIM};
+use kernels_gpu::attention::mma::tiling::Tiling;
+use kernels_gpu::ops::attention_backward::{launch, tiles};
 
 use super::attention::expect_tensor_cores;
 use crate::arguments::arguments;
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
@@ -14,6 +15,65 @@ use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 const OP: &str = "attention_backward";
+
+/// A function that launches a kernel.
+type Launch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
+/// A kernel and its tile sizes.
+type Kernel = (Launch, Tiling);
+
+/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels,
+/// which support a mask and a softcap.
+struct KernelsOfDim {
+    /// Largest head dimension.
+    dim: u32,
+    /// Kernels for `dq`.
+    query: [Kernel; 2],
+    /// Either one kernel that computes both `dk` and `dv`, or two kernels: one for `dk` and one for `dv`.
+    key: [&'static [Kernel]; 2],
+}
+
+/// All kernels, in ascending order of the head dimension.
+const KERNELS_BY_DIM: [KernelsOfDim; 3] = [
+    KernelsOfDim {
+        dim: 64,
+        query: [
+            (launch::attention_backward_query_d64_smem, tiles::Q64),
+            (launch::attention_backward_query_d64_general_smem, tiles::G64),
+        ],
+        key: [
+            &[(launch::attention_backward_key_d64_smem, tiles::K64)],
+            &[(launch::attention_backward_key_d64_general_smem, tiles::G64)],
+        ],
+    },
+    KernelsOfDim {
+        dim: 128,
+        query: [
+            (launch::attention_backward_query_d128_smem, tiles::Q128),
+            (launch::attention_backward_query_d128_general_smem, tiles::G128),
+        ],
+        key: [
+            &[(launch::attention_backward_key_d128_smem, tiles::K128)],
+            &[(launch::attention_backward_key_d128_general_smem, tiles::G128)],
+        ],
+    },
+    KernelsOfDim {
+        dim: 256,
+        query: [
+            (launch::attention_backward_query_d256_smem, tiles::D256),
+            (launch::attention_backward_query_d256_general_smem, tiles::G256),
+        ],
+        key: [
+            &[
+                (launch::attention_backward_key_d256_smem, tiles::D256),
+                (launch::attention_backward_value_d256_smem, tiles::D256),
+            ],
+            &[
+                (launch::attention_backward_key_d256_general_smem, tiles::G256),
+                (launch::attention_backward_value_d256_general_smem, tiles::G256),
+            ],
+        ],
+    },
+];
 
 arguments! {
     /// The results of attention and the incoming gradient.
@@ -98,29 +158,29 @@ pub fn attention_backward(
         delta: workspace.ptr().cast_mut().cast(),
         vector: u32::from(layout.vector && aligned),
     };
-    launch(device, &layout, p, stream)
+    run(device, &layout, p, stream)
 }
 
 /// Launches three or four kernels. The first computes `delta = sum(dout * out)` per query. One kernel then
 /// computes `dq`, and one or two kernels compute `dk` and `dv`.
-fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
+fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
     // The general kernels have smaller tiles than the specialized kernels. They therefore also run on GPUs
     // whose shared memory is too small for the specialized kernels.
-    let fits = |kernel: &BackwardKernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
+    let fits = |(_, tiling): &Kernel| shared_bytes(tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
-    let mut run = |name, side, rows, threads, shared_bytes| {
+    let mut launch = |kernel: Launch, side, rows, threads| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
+        let site = LaunchSite::new(device, a.dtype, block_shape(blocks, threads), stream)?;
         // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that `p` points to.
-        unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
+        unsafe { kernel(site, p) }
     };
-    run("attention_backward_delta_warp", TiledRows::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;
-    let mut gradients = |BackwardKernel { name, tiling }: &BackwardKernel, side| {
-        run(name, side, tiling.rows(), tiling.threads(), shared_bytes(tiling))
-    };
+    launch(launch::attention_backward_delta_warp, TiledRows::Queries, DELTA_ROWS, DELTA_THREADS)?;
+    let mut gradients =
+        |(kernel, tiling): &Kernel, side| launch(*kernel, side, tiling.rows(), tiling.threads());
     gradients(&kernels.query[general], TiledRows::Queries)?;
     kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, TiledRows::Keys))
 }

@@ -1,12 +1,13 @@
 //! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks divide the keys of
 //! a head among them. They store partial results in a workspace, and a second kernel combines these results.
-use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
-use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
+use kernels_gpu::attention::decode::combine::COMBINERS;
+use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT, shared_bytes};
 use kernels_gpu::attention::mma::params::WARPS;
-use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
+use kernels_gpu::ops::attention_decode::launch;
 
-use super::attention::{attention, expect_tensor_cores, launch};
-use crate::device::launch::args;
+use super::attention::{attention, expect_tensor_cores, launch_portable};
+use crate::launch::launch_override;
+use crate::library::LaunchSite;
 use crate::operands::attention::{Attention, AttentionInputs, MIN_SCALE};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
@@ -15,6 +16,17 @@ use crate::plan::attention::block_shape;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";
+
+/// A function that launches a kernel.
+type Kernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
+
+/// For each kernel: the largest head dimension, the function that launches it, and the bytes of shared memory
+/// per block.
+const KERNELS_BY_DIM: [(u32, Kernel, u32); 3] = [
+    (64, launch::attention_decode_d64_smem, shared_bytes(4)),
+    (128, launch::attention_decode_d128_smem, shared_bytes(8)),
+    (256, launch::attention_decode_d256_smem, shared_bytes(16)),
+];
 
 /// Maximum number of query rows per key head: queries times heads per key head. With more rows, the kernels
 /// of [`attention`] launch enough blocks to fill a GPU.
@@ -109,14 +121,13 @@ pub fn attention_decode(
     let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
     let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
-    let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
-    let (Some(plan), Some(_), Some(&(_, kernel, bytes))) =
-        (SplitPlan::of(sizes), wanted, kernel.filter(fits))
+    let fits = |&&(.., bytes): &&(u32, Kernel, u32)| aligned && bytes <= device.max_shared_bytes();
+    let (Some(plan), Some(_), Some(&(_, kernel, _))) = (SplitPlan::of(sizes), wanted, kernel.filter(fits))
     else {
-        return launch(device, &a, device.launch_override().skip, stream);
+        return launch_portable(device, &a, launch_override(device).skip, stream);
     };
-    if let Some(skip) = device.launch_override().skip.checked_sub(1) {
-        return launch(device, &a, skip, stream);
+    if let Some(skip) = launch_override(device).skip.checked_sub(1) {
+        return launch_portable(device, &a, skip, stream);
     }
     let partial: *mut f32 = workspace.ptr().cast_mut().cast();
     let p = DecodeParams {
@@ -129,8 +140,9 @@ pub fn attention_decode(
     // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernels
     // receive.
     unsafe {
-        device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
-        let shape = block_shape(rows, COMBINERS * 32, SHARED_BYTES);
-        device.launch("attention_decode_combine_block", a.dtype, shape, stream, args![p])
+        let shape = block_shape(blocks, WARPS * 32);
+        kernel(LaunchSite::new(device, a.dtype, shape, stream)?, p)?;
+        let shape = block_shape(rows, COMBINERS * 32);
+        launch::attention_decode_combine_block(LaunchSite::new(device, a.dtype, shape, stream)?, p)
     }
 }

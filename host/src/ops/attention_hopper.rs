@@ -2,16 +2,21 @@
 //! `attention`, for example none with a sliding window.
 use std::num::NonZero;
 
+use cuda_std::tensor_map::TensorMap;
 use kernels_gpu::attention::hopper::params::{
     D64, D96, D128, D128_EVEN, D256, HopperParams, PART, Tiles, WARP_ROWS,
 };
 use kernels_gpu::layout::heads::Heads;
+use kernels_gpu::ops::attention_hopper::launch;
 
-use crate::device::cuda::{Cuda, HeadsMap};
-use crate::device::launch::{Launch, args};
+use crate::library::{LaunchSite, library};
 use crate::operands::attention::MIN_SCALE;
 use crate::operands::attention_layout::AttentionLayout;
-use crate::{Device, Result, Stream};
+use crate::plan::attention::block_shape;
+use crate::{Arch, Device, HeadsMap, Result, Stream};
+
+/// A function that launches a kernel.
+type Kernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, TensorMap, HopperParams) -> Result<()>;
 
 /// The kernels of one tile size.
 struct HopperKernels {
@@ -19,11 +24,11 @@ struct HopperKernels {
     /// Time per key, in thousandths of the time per key of the fastest Hopper kernel for the same head
     /// dimension. The fastest kernel has the value 1000.
     key: u64,
-    full: &'static str,
-    causal: &'static str,
+    full: Kernel,
+    causal: Kernel,
     /// The kernel with a mask over keys. It does not exist for heads of 256 columns, because no registers are
     /// left for the mask.
-    padded: Option<&'static str>,
+    padded: Option<Kernel>,
 }
 
 /// The Hopper kernels, in the order of their maximum head dimension.
@@ -36,43 +41,43 @@ const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
         key: 1000,
-        full: "attention_hopper_d64_smem",
-        causal: "attention_hopper_d64_causal_smem",
-        padded: Some("attention_hopper_d64_padded_smem"),
+        full: launch::attention_hopper_d64_smem,
+        causal: launch::attention_hopper_d64_causal_smem,
+        padded: Some(launch::attention_hopper_d64_padded_smem),
     },
     HopperKernels {
         tiles: D96,
         key: 1000,
-        full: "attention_hopper_d96_smem",
-        causal: "attention_hopper_d96_causal_smem",
-        padded: Some("attention_hopper_d96_padded_smem"),
+        full: launch::attention_hopper_d96_smem,
+        causal: launch::attention_hopper_d96_causal_smem,
+        padded: Some(launch::attention_hopper_d96_padded_smem),
     },
     HopperKernels {
         tiles: D128,
         key: 1000,
-        full: "attention_hopper_d128_smem",
-        causal: "attention_hopper_d128_causal_smem",
-        padded: Some("attention_hopper_d128_padded_smem"),
+        full: launch::attention_hopper_d128_smem,
+        causal: launch::attention_hopper_d128_causal_smem,
+        padded: Some(launch::attention_hopper_d128_padded_smem),
     },
     HopperKernels {
         tiles: D128_EVEN,
         key: 1030,
-        full: "attention_hopper_d128_even_smem",
-        causal: "attention_hopper_d128_even_causal_smem",
-        padded: Some("attention_hopper_d128_even_padded_smem"),
+        full: launch::attention_hopper_d128_even_smem,
+        causal: launch::attention_hopper_d128_even_causal_smem,
+        padded: Some(launch::attention_hopper_d128_even_padded_smem),
     },
     HopperKernels {
         tiles: D256,
         key: 1000,
-        full: "attention_hopper_d256_smem",
-        causal: "attention_hopper_d256_causal_smem",
+        full: launch::attention_hopper_d256_smem,
+        causal: launch::attention_hopper_d256_causal_smem,
         padded: None,
     },
 ];
 
 impl HopperKernels {
     /// Returns the kernel for the call and its tile sizes.
-    fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
+    fn of(a: &AttentionLayout) -> Option<(Kernel, Tiles)> {
         let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
         let time =
             |kernels: &&HopperKernels| u64::from(a.keys.next_multiple_of(kernels.tiles.keys)) * kernels.key;
@@ -110,29 +115,24 @@ pub(crate) fn attention_hopper(
     skip: &mut usize,
     stream: Stream,
 ) -> Result<bool> {
-    let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
+    if !library(device)?.has(Arch::Sm90a) || !is_plain(a) {
         return Ok(false);
-    };
+    }
     let Some((kernel, tiles)) = HopperKernels::of(a) else { return Ok(false) };
     let Some(p) = params(a, &tiles) else { return Ok(false) };
     if let Some(fewer) = skip.checked_sub(1) {
         *skip = fewer;
         return Ok(false);
     }
-    let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));
+    let map = |heads, rows, tokens, count| device.tensor_map(&map(a, heads, [tokens, count], rows));
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
-    let shape = Launch {
-        grid: [blocks(cuda, a, &p), 1, 1],
-        block: [tiles.threads(), 1, 1],
-        shared_bytes: tiles.shared_bytes(),
-        carveout: None,
-    };
+    let site = LaunchSite::new(device, a.dtype, block_shape(blocks(device, a, &p), tiles.threads()), stream)?;
     // If a kernel does not stage its output in shared memory, it does not read the tensor map of the output.
     // In this case, pass any valid tensor map instead.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
-    unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;
+    unsafe { kernel(site, q, k, v, out, p) }?;
     Ok(true)
 }
 
@@ -199,8 +199,8 @@ fn section(a: &AttentionLayout, heads: u32) -> u32 {
 /// the current tile. Causal attention uses one block per tile, starting with the tiles that have the most
 /// keys. The hardware then gives each SM that is free a new tile, which balances the load better than a fixed
 /// assignment.
-fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &HopperParams) -> u32 {
-    if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }
+fn blocks(device: &Device, a: &AttentionLayout, p: &HopperParams) -> u32 {
+    if a.causal { p.tiles } else { p.tiles.min(device.multiprocessors().unwrap_or(1)) }
 }
 
 /// Returns the description of a query, key, value or output tensor for TMA, with `rows` tokens per copy.

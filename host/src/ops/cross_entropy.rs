@@ -1,11 +1,12 @@
 //! `loss = ln(sum(exp(x))) - x[target]` per row, over the last dimension.
-use kernels_gpu::ops::cross_entropy::Losses;
+use crate::launch::launch_override;
+use kernels_gpu::ops::cross_entropy::{Losses, launch};
 use kernels_gpu::softmax::target::CrossEntropyParams;
 use kernels_gpu::softmax::target::Targets;
 
 use crate::arguments::arguments;
-use crate::device::launch::{Rung, args, rung};
-use crate::error::finite;
+use crate::launch::{Rung, rung};
+use crate::operands::numbers::finite;
 use crate::operands::rows::{Operand, RowLayout, expect_disjoint};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -58,7 +59,7 @@ const LADDER: &[Rung] = &[
 /// this kernel, otherwise the first entry of `LADDER` that is long enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
-        device.launch_override().rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
+        launch_override(device).rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
     {
         return rung;
     }
@@ -102,11 +103,11 @@ pub fn cross_entropy(
     let rung = pick(device, &layout);
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch_rows(OP, device, "cross_entropy_any", rung, &layout, stream, args![x, targets, losses, p])
-    }
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { launch::cross_entropy_any(site, x, targets, losses, p) }
+    })
 }
 
 /// Checks targets and parameters of a cross-entropy with the logits `x`, and returns them as kernel

@@ -1,8 +1,7 @@
 //! The gradient of a cross-entropy: `dx = (exp(x - lse) - onehot(target)) * dloss`.
-use kernels_gpu::ops::cross_entropy_backward::Gradients;
+use kernels_gpu::ops::cross_entropy_backward::{Gradients, launch};
 
 use super::cross_entropy::{CrossEntropy, check, expect_row_values, pick};
-use crate::device::launch::args;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -39,17 +38,9 @@ pub fn cross_entropy_backward(
     expect_disjoint(OP, ("dlogits", dx), &inputs)?;
     let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
     let [x, dx] = layout.operands;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch_rows(
-            OP,
-            device,
-            "cross_entropy_backward_any",
-            pick(device, &layout),
-            &layout,
-            stream,
-            args![x, targets, from, dx, p],
-        )
-    }
+    launch_rows(OP, device, pick(device, &layout), None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { launch::cross_entropy_backward_any(site, x, targets, from, dx, p) }
+    })
 }

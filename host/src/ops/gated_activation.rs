@@ -1,10 +1,13 @@
 //! Gated activations such as GEGLU and SwiGLU: `y = first * f(second)` or `y = f(first) * second`.
+use cuda_std::row::Rows;
 use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
+use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
+use kernels_gpu::ops::gated_activation::launch;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::arguments::{arguments, choices};
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
@@ -34,6 +37,9 @@ arguments! {
 }
 
 const OP: &str = "gated_activation";
+/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+const KERNELS: [unsafe fn(LaunchSite, Operands, Rows, ActivationParams, Extent) -> Result<()>; 2] =
+    [launch::gated_activation_any, launch::gated_activation_block1];
 
 /// The two halves of the input, named by their use: `x` is multiplied by `f(gate)`.
 pub(super) struct Halves<T> {
@@ -133,15 +139,9 @@ pub fn gated_activation(
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch.launch(
-            device,
-            ["gated_activation_any", "gated_activation_block1"],
-            THREADS,
-            stream,
-            args![operands, y, p, launch.extent],
-        )
-    }
+    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, operands, y, p, extent) }
+    })
 }

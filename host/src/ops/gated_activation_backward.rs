@@ -1,15 +1,21 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
+use cuda_std::row::Rows;
 use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
+use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
+use kernels_gpu::ops::gated_activation_backward::launch;
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
+/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+const KERNELS: [unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
+    2] = [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
 
 /// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for
 /// the gate. Each gradient is computed in f32 and rounded once.
@@ -57,10 +63,9 @@ pub fn gated_activation_backward(
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    let kernels = ["gated_activation_backward_any", "gated_activation_backward_block1"];
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
-    }
+    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, dy, operands, dx, dgate, p, extent) }
+    })
 }

@@ -1,16 +1,21 @@
 //! `sum = x + gate * y`.
+use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::gated_residual::GatedResidualArg;
 use kernels_gpu::ops::gated_residual::THREADS;
+use kernels_gpu::ops::gated_residual::launch;
 
 use crate::arguments::arguments;
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual";
+/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+const KERNELS: [unsafe fn(LaunchSite, GatedResidualArg, Extent) -> Result<()>; 2] =
+    [launch::gated_residual_any, launch::gated_residual_block1];
 
 arguments! {
     /// The parameters of a gated residual.
@@ -75,15 +80,9 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch.launch(
-            device,
-            ["gated_residual_any", "gated_residual_block1"],
-            THREADS,
-            stream,
-            args![gated, launch.extent],
-        )
-    }
+    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, gated, extent) }
+    })
 }

@@ -1,54 +1,68 @@
 //! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift` in one launch. Both results are
 //! returned.
+use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::gated_residual::GatedResidualArg;
+use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
+use kernels_gpu::ops::gated_residual_ada_norm::launch;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::arguments::{Argument, Source};
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_f32, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
-const LAYER: NormKernels = NormKernels {
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, GatedResidualArg, AffineArg, Modulated, NormParams) -> Result<()>;
+const LAYER: NormKernels<Kernel> = NormKernels {
     special: &[
         TileKernel {
-            name: "gated_residual_ada_norm_layer_same_block6",
+            kernel: launch::gated_residual_ada_norm_layer_same_block6,
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_layer_f32_block10",
+            kernel: launch::gated_residual_ada_norm_layer_f32_block10,
             access: Access::BlockRegisters(10),
             form: Some(OperandForm::F32),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_layer_warp12",
+            kernel: launch::gated_residual_ada_norm_layer_warp12,
             access: Access::WarpRegisters(12),
             form: None,
         },
-        TileKernel { name: "gated_residual_ada_norm_layer_smem4", access: Access::BlockTiles, form: None },
+        TileKernel {
+            kernel: launch::gated_residual_ada_norm_layer_smem4,
+            access: Access::BlockTiles,
+            form: None,
+        },
     ],
-    ..NormKernels::of(["gated_residual_ada_norm_layer_any", "gated_residual_ada_norm_layer_smem1"])
+    ..NormKernels::of(launch::gated_residual_ada_norm_layer_any, launch::gated_residual_ada_norm_layer_smem1)
 };
-const RMS: NormKernels = NormKernels {
+const RMS: NormKernels<Kernel> = NormKernels {
     special: &[
         TileKernel {
-            name: "gated_residual_ada_norm_rms_same_block4",
+            kernel: launch::gated_residual_ada_norm_rms_same_block4,
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_rms_tabled_block4",
+            kernel: launch::gated_residual_ada_norm_rms_tabled_block4,
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::TABLED),
         },
-        TileKernel { name: "gated_residual_ada_norm_rms_smem4", access: Access::BlockTiles, form: None },
+        TileKernel {
+            kernel: launch::gated_residual_ada_norm_rms_smem4,
+            access: Access::BlockTiles,
+            form: None,
+        },
     ],
-    ..NormKernels::of(["gated_residual_ada_norm_rms_any", "gated_residual_ada_norm_rms_smem1"])
+    ..NormKernels::of(launch::gated_residual_ada_norm_rms_any, launch::gated_residual_ada_norm_rms_smem1)
 };
 
 /// The parameters of both steps. Both use the same `exact`.
@@ -121,7 +135,9 @@ pub fn gated_residual_ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }
+    launch.launch(OP, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, gated, parameters, out, p) }
+    })
 }

@@ -1,21 +1,27 @@
 //! LayerNorm: `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
 
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::modulation::{Target, form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
+use cuda_std::row::Rows;
+use kernels_gpu::norm::affine::Affine as AffineArg;
+use kernels_gpu::norm::params::NormParams;
+use kernels_gpu::ops::layer_norm::launch;
 
 const OP: &str = "layer_norm";
-const KERNELS: NormKernels = NormKernels {
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, AffineArg, Rows, NormParams) -> Result<()>;
+const KERNELS: NormKernels<Kernel> = NormKernels {
     special: &[
-        TileKernel { name: "layer_norm_warp5", access: Access::WarpRegisters(5), form: None },
-        TileKernel { name: "layer_norm_warp10", access: Access::WarpRegisters(10), form: None },
-        TileKernel { name: "layer_norm_block6", access: Access::BlockRegisters(6), form: None },
-        TileKernel { name: "layer_norm_block8", access: Access::BlockRegisters(8), form: None },
-        TileKernel { name: "layer_norm_block10", access: Access::BlockRegisters(10), form: None },
+        TileKernel { kernel: launch::layer_norm_warp5, access: Access::WarpRegisters(5), form: None },
+        TileKernel { kernel: launch::layer_norm_warp10, access: Access::WarpRegisters(10), form: None },
+        TileKernel { kernel: launch::layer_norm_block6, access: Access::BlockRegisters(6), form: None },
+        TileKernel { kernel: launch::layer_norm_block8, access: Access::BlockRegisters(8), form: None },
+        TileKernel { kernel: launch::layer_norm_block10, access: Access::BlockRegisters(10), form: None },
     ],
-    ..NormKernels::of(["layer_norm_any"; 2])
+    ..NormKernels::one(launch::layer_norm_any)
 };
 
 /// Computes `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, as
@@ -49,7 +55,9 @@ pub fn layer_norm(
     let norm = NormLaunch { eps, form, round_each: false, staged_vec4: 1 };
     let launch = Vec4Launch::of(OP, device, &layout, norm, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }
+    launch.launch(OP, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, parameters, y, p) }
+    })
 }

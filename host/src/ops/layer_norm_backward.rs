@@ -1,14 +1,16 @@
 //! Gradients of LayerNorm with respect to its input, weight and bias.
+use kernels_gpu::ops::layer_norm_backward::launch;
+
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const NORM: NormOp = NormOp {
     op: "layer_norm_backward",
     layer: true,
-    any_layout: "layer_norm_backward_any",
-    block4: "layer_norm_backward_block4",
-    multi_row: Some(["layer_norm_backward_rows2_block2", "layer_norm_backward_block3"]),
-    sums: "layer_norm_backward_sums_any",
+    any_layout: launch::layer_norm_backward_any,
+    block4: launch::layer_norm_backward_block4,
+    multi_row: Some([launch::layer_norm_backward_rows2_block2, launch::layer_norm_backward_block3]),
+    sums: launch::layer_norm_backward_sums_any,
 };
 
 /// Computes the gradients of [`layer_norm`](crate::layer_norm). `dx` is always computed. The gradients of

@@ -1,12 +1,13 @@
 //! `y = rope(norm(x))` for queries and keys, in one launch.
 use kernels_gpu::heads::params::HeadNormArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
+use kernels_gpu::ops::qk_norm_rope::launch;
 
 use super::rope;
 use crate::arguments::{Argument, Source};
-use crate::error::finite;
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, WarpKernel};
+use crate::operands::numbers::finite;
+use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernel, HeadKernels, WarpKernel};
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
@@ -100,7 +101,7 @@ pub fn qk_norm_rope(
     let (tensors, rope) = ([q.as_ref(), k.as_ref()], rope.as_ref());
     let shape = Shape { order, head_dim, across: across_heads && norm != QkNorm::None };
     if norm == QkNorm::None {
-        return rope::launch(OP, device, tensors, rope, &shape, stream);
+        return rope::launch_rope(OP, device, tensors, rope, &shape, stream);
     }
     let checked = CheckedHeads::of(OP, device, tensors, rope, &shape)?;
     if norm != QkNorm::Layer
@@ -137,40 +138,40 @@ pub fn qk_norm_rope(
 fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
     if norm == QkNorm::Layer {
         const LANES: &[WarpKernel] =
-            &[WarpKernel { name: "qk_norm_rope_layer_warp1", dim: 128, together: 4 }];
-        let [rows, any] = ["qk_norm_rope_layer_smem", "qk_norm_rope_layer_any"];
+            &[WarpKernel { kernel: launch::qk_norm_rope_layer_warp1, dim: 128, together: 4 }];
         return HeadKernels {
             halves: None,
             qk: None,
             block: &[],
             rotated: None,
             warp: LANES,
-            rows,
-            any,
+            rows: launch::qk_norm_rope_layer_smem,
+            any: launch::qk_norm_rope_layer_any,
             team,
             stages: true,
         };
     }
     const LANES: &[WarpKernel] = &[
-        WarpKernel { name: "qk_norm_rope_rms_warp1", dim: 128, together: 4 },
-        WarpKernel { name: "qk_norm_rope_rms_warp2", dim: 256, together: 2 },
+        WarpKernel { kernel: launch::qk_norm_rope_rms_warp1, dim: 128, together: 4 },
+        WarpKernel { kernel: launch::qk_norm_rope_rms_warp2, dim: 256, together: 2 },
     ];
     const IN_REGISTERS: &[BlockKernel] = &[
-        BlockKernel { name: "qk_norm_rope_rms_block4", tiles: 4 },
-        BlockKernel { name: "qk_norm_rope_rms_block10", tiles: 10 },
+        BlockKernel { kernel: launch::qk_norm_rope_rms_block4, tiles: 4 },
+        BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
-    // The kernels in `names` add squares in the order of torch's fused RMSNorm. A norm of separate torch
+    // The kernels in `halves` add squares in the order of torch's fused RMSNorm. A norm of separate torch
     // operators adds them in a different order. For 128 columns, both orders are the same.
     let fused = norm == QkNorm::Rms;
-    let names = [fused.then_some("qk_norm_rope_rms_d64_warp1"), Some("qk_norm_rope_rms_d128_warp1")];
+    let d64: HeadKernel = launch::qk_norm_rope_rms_d64_warp1;
+    let halves: [Option<HeadKernel>; 2] = [fused.then_some(d64), Some(launch::qk_norm_rope_rms_d128_warp1)];
     HeadKernels {
-        halves: Some(HalfSplitKernels { names, together: 2, min_columns: 1_536 }),
-        qk: Some("qk_norm_rope_rms_qk_warp1"),
+        halves: Some(HalfSplitKernels { kernels: halves, together: 2, min_columns: 1_536 }),
+        qk: Some(launch::qk_norm_rope_rms_qk_warp1),
         block: if fused { IN_REGISTERS } else { &[] },
         rotated: None,
         warp: LANES,
-        rows: "qk_norm_rope_rms_smem",
-        any: "qk_norm_rope_rms_any",
+        rows: launch::qk_norm_rope_rms_smem,
+        any: launch::qk_norm_rope_rms_any,
         team,
         stages: true,
     }

@@ -1,10 +1,12 @@
 //! The residual connection of Mochi: `out = x + rms(branch) * tanh(gate)`. A call can also compute
 //! `normed = rms(out) * (1 + scale)`.
 use kernels_gpu::layout::operand_kind::OperandKind;
+use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
+use kernels_gpu::ops::residual_tanh_gated_rms_norm::launch;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 
-use crate::device::launch::args;
+use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, SCALE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
@@ -12,21 +14,25 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
-const KERNELS: NormKernels = NormKernels {
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, TanhGated, NormParams) -> Result<()>;
+/// A function that launches a kernel of [`residual_tanh_gated_rms_norm_modulated`].
+type ChainedKernel = unsafe fn(LaunchSite, TanhGated, Scaled, NormParams) -> Result<()>;
+const KERNELS: NormKernels<Kernel> = NormKernels {
     special: &[TileKernel {
-        name: "residual_tanh_gated_rms_norm_block6",
+        kernel: launch::residual_tanh_gated_rms_norm_block6,
         access: Access::BlockRegistersStaged(6),
         form: Some(OperandForm::SAME),
     }],
-    ..NormKernels::of(["residual_tanh_gated_rms_norm_any"; 2])
+    ..NormKernels::one(launch::residual_tanh_gated_rms_norm_any)
 };
-const CHAINED_KERNELS: NormKernels = NormKernels {
+const CHAINED_KERNELS: NormKernels<ChainedKernel> = NormKernels {
     special: &[TileKernel {
-        name: "residual_tanh_gated_rms_norm_modulated_block6",
+        kernel: launch::residual_tanh_gated_rms_norm_modulated_block6,
         access: Access::BlockRegistersStaged(6),
         form: Some(OperandForm::SAME),
     }],
-    ..NormKernels::of(["residual_tanh_gated_rms_norm_modulated_any"; 2])
+    ..NormKernels::one(launch::residual_tanh_gated_rms_norm_modulated_any)
 };
 
 /// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. `branch` is the
@@ -59,9 +65,11 @@ pub fn residual_tanh_gated_rms_norm(
     let launch = Vec4Launch::of(OP, device, &layout, kernels, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(OP, device, &layout, stream, args![gated, p]) }
+    launch.launch(OP, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, gated, p) }
+    })
 }
 
 /// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. `normed` is
@@ -109,9 +117,11 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch.launch(CHAINED, device, &layout, stream, args![gated, scaled, p]) }
+    launch.launch(CHAINED, device, &layout, stream, |kernel, site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, gated, scaled, p) }
+    })
 }
 
 /// Returns the launch parameters. `of_rows_type` says that gate and scale have the dtype of the rows and that

@@ -1,16 +1,19 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::L2Policy;
+use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::rms::row::RmsParams;
 use kernels_gpu::rms::weight::{Applied, Weight};
 
 use crate::arguments::{arguments, choices};
-use crate::device::launch::{RowKernels, args, cluster_block, in_registers};
-use crate::error::finite;
+use crate::launch::{RowKernels, cluster_block, in_registers};
+use crate::library::LaunchSite;
+use crate::operands::numbers::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
+use kernels_gpu::ops::rms_norm::launch;
 
 /// The steps of an RMSNorm after which it rounds to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,13 +52,15 @@ const OP: &str = "rms_norm";
 
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
-const KERNELS: RowKernels = RowKernels {
-    any: "rms_norm_any",
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, Weight, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<Kernel> = RowKernels {
+    any: launch::rms_norm_any,
     in_registers: &[
-        in_registers(2, "rms_norm_block2"),
-        in_registers(4, "rms_norm_block4"),
-        in_registers(8, "rms_norm_block8"),
-        cluster_block(8, "rms_norm_cluster8"),
+        in_registers(2, launch::rms_norm_block2),
+        in_registers(4, launch::rms_norm_block4),
+        in_registers(8, launch::rms_norm_block8),
+        cluster_block(8, launch::rms_norm_cluster8),
     ],
 };
 
@@ -87,11 +92,12 @@ pub fn rms_norm(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe {
-        launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
-    }
+    let kernel = rung.kernel(&KERNELS);
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, weight_arg, y, p) }
+    })
 }
 
 /// Checks `weight` and `params`, and returns the weight as a kernel argument. Sets `layout.vector` to false

@@ -1,4 +1,6 @@
 //! Gradients of RMSNorm with respect to its input and its weight.
+use kernels_gpu::ops::rms_norm_backward::launch;
+
 use super::rms_norm::RmsNorm;
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Device, Error, Result, Stream, View, ViewMut};
@@ -6,10 +8,10 @@ use crate::{Device, Error, Result, Stream, View, ViewMut};
 const NORM: NormOp = NormOp {
     op: "rms_norm_backward",
     layer: false,
-    any_layout: "rms_norm_backward_any",
-    block4: "rms_norm_backward_block4",
+    any_layout: launch::rms_norm_backward_any,
+    block4: launch::rms_norm_backward_block4,
     multi_row: None,
-    sums: "rms_norm_backward_sums_any",
+    sums: launch::rms_norm_backward_sums_any,
 };
 
 /// Computes the gradients of [`rms_norm`](crate::rms_norm). `dx` is always computed. The gradient of the

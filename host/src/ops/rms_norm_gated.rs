@@ -1,15 +1,20 @@
 //! `y = rms_norm(x) * f(gate)` or `y = rms_norm(x * f(gate))` over the last dimension.
 use cuda_std::l2::L2Policy;
+use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::ops::rms_norm_gated::GateArg;
+use kernels_gpu::rms::row::RmsParams;
+use kernels_gpu::rms::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
 use crate::arguments::{arguments, choices};
-use crate::device::launch::{RowKernels, args, in_registers, rung};
+use crate::launch::{RowKernels, in_registers, rung};
+use crate::library::LaunchSite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, RegisterRungs, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
+use kernels_gpu::ops::rms_norm_gated::launch;
 
 /// The function that is applied to the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +63,14 @@ const LADDER: Ladder = Ladder {
     blocks_up_to: u32::MAX,
     reread: 256,
 };
-const KERNELS: RowKernels = RowKernels {
-    any: "rms_norm_gated_any",
-    in_registers: &[in_registers(2, "rms_norm_gated_block2"), in_registers(4, "rms_norm_gated_block4")],
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, GateArg, Weight, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<Kernel> = RowKernels {
+    any: launch::rms_norm_gated_any,
+    in_registers: &[
+        in_registers(2, launch::rms_norm_gated_block2),
+        in_registers(4, launch::rms_norm_gated_block4),
+    ],
 };
 
 /// Computes `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. The norm
@@ -101,7 +111,9 @@ pub fn rms_norm_gated(
         round: u32::from(before_weight && weight_arg.kind != OperandKind::F32),
     };
     let kernel = rung.kernel(&KERNELS);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch_rows(OP, device, kernel, rung, &layout, stream, args![x, gate, weight_arg, y, p]) }
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, gate, weight_arg, y, p) }
+    })
 }

@@ -1,10 +1,12 @@
 //! Rotary position embedding of queries and keys.
 
+use kernels_gpu::heads::params::HeadNormArg;
+use kernels_gpu::ops::rope::launch;
+
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_kernels::{HalfSplitKernels, HeadKernels, WarpKernel};
+use crate::plan::head_kernels::{HalfSplitKernels, HeadKernel, HeadKernels, WarpKernel};
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Result, Rope, Stream};
-use kernels_gpu::heads::params::HeadNormArg;
 
 const OP: &str = "rope";
 
@@ -34,11 +36,11 @@ pub fn rope(
     stream: Stream,
 ) -> Result<()> {
     let shape = Shape { order, head_dim, across: false };
-    launch(OP, device, [q.as_ref(), k.as_ref()], Some(&rope), &shape, stream)
+    launch_rope(OP, device, [q.as_ref(), k.as_ref()], Some(&rope), &shape, stream)
 }
 
 /// Launches a rotation without a norm. [`rope`] and `qk_norm_rope` call this function.
-pub(super) fn launch(
+pub(super) fn launch_rope(
     op: &'static str,
     device: &Device,
     tensors: [Option<&Heads>; 2],
@@ -48,15 +50,15 @@ pub(super) fn launch(
 ) -> Result<()> {
     let checked = CheckedHeads::of(op, device, tensors, rope, shape)?;
     let long = checked.operands.iter().any(|operand| operand.cols > 512);
-    let names = [Some("rope_d64_warp1"), Some("rope_d128_warp1")];
+    let halves: [Option<HeadKernel>; 2] = [Some(launch::rope_d64_warp1), Some(launch::rope_d128_warp1)];
     let kernels = HeadKernels {
-        halves: Some(HalfSplitKernels { names, together: 4, min_columns: 1_024 }),
+        halves: Some(HalfSplitKernels { kernels: halves, together: 4, min_columns: 1_024 }),
         qk: None,
         block: &[],
-        rotated: Some("rope_qk_warp1"),
-        warp: &[WarpKernel { name: "rope_warp1", dim: 128, together: 4 }],
-        rows: "rope_block",
-        any: "rope_any",
+        rotated: Some(launch::rope_qk_warp1),
+        warp: &[WarpKernel { kernel: launch::rope_warp1, dim: 128, together: 4 }],
+        rows: launch::rope_block,
+        any: launch::rope_any,
         team: if long { 128 } else { 32 },
         stages: false,
     };

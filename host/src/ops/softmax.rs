@@ -1,11 +1,14 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
+use cuda_std::row::Rows;
 use kernels_gpu::softmax::online::SoftmaxParams;
 
-use crate::device::launch::{RowKernels, Rung, args, cluster_block, cluster_of, in_registers, rung};
+use crate::launch::{RowKernels, Rung, cluster_block, cluster_of, in_registers, rung};
+use crate::library::LaunchSite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, RegisterRungs};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
+use kernels_gpu::ops::softmax::launch;
 
 const OP: &str = "softmax";
 
@@ -56,14 +59,16 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
 /// an SM, so all blocks together read few rows at a time. The second read therefore finds most data in L2.
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
-const KERNELS: RowKernels = RowKernels {
-    any: "softmax_any",
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, Rows, SoftmaxParams) -> Result<()>;
+const KERNELS: RowKernels<Kernel> = RowKernels {
+    any: launch::softmax_any,
     in_registers: &[
-        in_registers(2, "softmax_block2"),
-        in_registers(4, "softmax_block4"),
-        in_registers(8, "softmax_block8"),
-        cluster_block(8, "softmax_cluster8"),
-        cluster_block(7, "softmax_cluster7"),
+        in_registers(2, launch::softmax_block2),
+        in_registers(4, launch::softmax_block4),
+        in_registers(8, launch::softmax_block8),
+        cluster_block(8, launch::softmax_cluster8),
+        cluster_block(7, launch::softmax_cluster7),
     ],
 };
 
@@ -88,9 +93,12 @@ pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) 
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, y, p]) }
+    let kernel = rung.kernel(&KERNELS);
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, x, y, p) }
+    })
 }
 
 pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> SoftmaxParams {

@@ -1,10 +1,14 @@
 //! Gradient of softmax from its result `y`: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::device::launch::{RowKernels, args, in_registers};
+use crate::launch::{RowKernels, in_registers};
+use crate::library::LaunchSite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
+use cuda_std::row::Rows;
+use kernels_gpu::ops::softmax_backward::launch;
+use kernels_gpu::softmax::online::SoftmaxParams;
 
 const OP: &str = "softmax_backward";
 
@@ -13,9 +17,14 @@ const OP: &str = "softmax_backward";
 /// so it needs twice the registers and has twice the loads in flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
-const KERNELS: RowKernels = RowKernels {
-    any: "softmax_backward_any",
-    in_registers: &[in_registers(2, "softmax_backward_block2"), in_registers(4, "softmax_backward_block4")],
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, Rows, Rows, SoftmaxParams) -> Result<()>;
+const KERNELS: RowKernels<Kernel> = RowKernels {
+    any: launch::softmax_backward_any,
+    in_registers: &[
+        in_registers(2, launch::softmax_backward_block2),
+        in_registers(4, launch::softmax_backward_block4),
+    ],
 };
 
 /// Computes the gradient of [`softmax`](crate::softmax) from its result `y`: `dx = y * (dy - sum(dy * y))`
@@ -42,7 +51,10 @@ pub fn softmax_backward(
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-    // receives.
-    unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
+    let kernel = rung.kernel(&KERNELS);
+    launch_rows(OP, device, rung, None, &layout, stream, |site| {
+        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
+        // receives.
+        unsafe { kernel(site, y, dy, dx, p) }
+    })
 }

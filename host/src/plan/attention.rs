@@ -1,14 +1,14 @@
 //! Block counts and kernel arguments that all attention kernels use.
 use kernels_gpu::attention::mma::params::{AttentionParams, Mask, UNLIMITED};
 
-use crate::device::launch::Launch;
+use crate::Launch;
 use crate::operands::attention::{MIN_SCALE, MaskLayout};
 use crate::operands::attention_layout::AttentionLayout;
 use crate::{Dtype, Error, Result};
 
 /// Returns a launch configuration with a one-dimensional grid and block.
-pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launch {
-    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
+pub(crate) fn block_shape(blocks: u32, threads: u32) -> Launch {
+    Launch::of([blocks, 1, 1], [threads, 1, 1])
 }
 
 /// The tensor, queries or keys, whose rows are divided into tiles. Each tile gets one block.

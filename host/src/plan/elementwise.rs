@@ -1,12 +1,12 @@
 //! Launch plans for element-wise ops. A plan treats the operands as rows. It divides a row into parts, which
 //! are packs (16-byte vectors) or single elements, and assigns parts to threads.
-use std::ffi::c_void;
-
+use crate::launch::launch_override;
+use crate::library::LaunchSite;
 use cuda_std::row::Rows;
 
-use crate::device::launch::Launch;
+use crate::Launch;
+use crate::View;
 use crate::operands::rows::{Operand, RowLayout};
-use crate::tensor::view::View;
 use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
@@ -20,7 +20,7 @@ const MAX_SPLITS: u64 = 1 << 30;
 pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
     /// Extent of the first launch. [`Self::launch`] sets the parts.
-    pub extent: Extent,
+    extent: Extent,
     /// Total number of parts. A part is a 16-byte pack, or an element if the rows cannot be read in 16-byte
     /// vectors.
     parts: u64,
@@ -99,24 +99,21 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Launches the kernel `vector_pack`, with `threads` threads per block. If the rows cannot be read in
-    /// 16-byte vectors, launches `any_layout` instead. If there are no elements, nothing is launched.
+    /// Calls `launch` with the place of a launch with `threads` threads per block, the kernel, and the extent of
+    /// the launch. The kernel is `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors. If
+    /// there are no elements, nothing is launched.
     ///
-    /// More than 2^30 parts need several launches. The last argument in `args` tells a kernel which parts it
-    /// processes. This function replaces it for each launch.
-    ///
-    /// # Safety
-    /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
-    pub unsafe fn launch<const ARGS: usize>(
+    /// More than 2^30 parts need several launches. The extent tells a kernel which parts it processes.
+    pub fn launch<K: Copy>(
         &self,
         device: &Device,
-        [any_layout, vector_pack]: [&'static str; 2],
+        [any_layout, vector_pack]: [K; 2],
         threads: u32,
         stream: Stream,
-        mut args: [*const c_void; ARGS],
+        launch: impl Fn(K, LaunchSite, Extent) -> Result<()>,
     ) -> Result<()> {
         let RowLayout { vector, cols, dtype, .. } = self.layout;
-        let threads = device.launch_override().threads.unwrap_or(threads);
+        let threads = launch_override(device).threads.unwrap_or(threads);
         let len = 16 / dtype.size() as u64;
         let (kernel, of_thread, of_row) =
             if vector { (vector_pack, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };
@@ -128,13 +125,9 @@ impl<const N: usize> Elementwise<N> {
                 first_part: (first % of_row) as u32,
                 ..self.extent
             };
-            args[ARGS - 1] = (&raw const extent).cast();
             let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
-            let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
-            let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
-            // SAFETY: the caller passes the arguments that the kernel expects. The loop has set the last
-            // argument.
-            unsafe { device.launch(kernel, dtype, shape, stream, args)? };
+            let shape = Launch::of([blocks, 1, 1], [threads, 1, 1]);
+            launch(kernel, LaunchSite::new(device, dtype, shape, stream)?, extent)?;
         }
         Ok(())
     }

@@ -1,6 +1,15 @@
 //! Types that list the kernels of `rope` or `qk_norm_rope`. `heads.rs` selects one of the kernels for each
 //! call.
 
+use kernels_gpu::heads::params::{HeadParams, HeadsOperand, Rotary};
+
+use crate::Result;
+use crate::library::LaunchSite;
+
+/// A function that launches a kernel on queries and keys.
+pub(crate) type HeadKernel =
+    unsafe fn(LaunchSite, HeadsOperand, HeadsOperand, Rotary, HeadParams) -> Result<()>;
+
 /// The kernels of one op on queries and keys. A launch tries the kernels in the order of the fields.
 pub(crate) struct HeadKernels {
     /// Kernels for heads of 64 or 128 columns. A thread has four columns in the first half of a head and the
@@ -9,17 +18,17 @@ pub(crate) struct HeadKernels {
     pub halves: Option<HalfSplitKernels>,
     /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles
     /// once and uses them for a query head and a key head.
-    pub qk: Option<&'static str>,
+    pub qk: Option<HeadKernel>,
     /// Kernels in which a block keeps a row in registers, ordered by maximum row length. A row is all heads
     /// of a token, or one long head.
     pub block: &'static [BlockKernel],
     /// Kernel for heads of any length, without a norm. A thread loads the angles once and uses them for
     /// queries and keys.
-    pub rotated: Option<&'static str>,
+    pub rotated: Option<HeadKernel>,
     /// Kernels in which threads of one warp process a head, ordered by maximum head length.
     pub warp: &'static [WarpKernel],
-    pub rows: &'static str,
-    pub any: &'static str,
+    pub rows: HeadKernel,
+    pub any: HeadKernel,
     /// Threads per row of the `rows` kernel.
     pub team: u32,
     /// Whether a row is staged in shared memory between two passes.
@@ -28,9 +37,9 @@ pub(crate) struct HeadKernels {
 
 /// Kernels in which a thread has four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// Names of the kernels for 64 and for 128 columns. A name is `None` if the kernel would add squares in a
+    /// The kernels for 64 and for 128 columns. A kernel is `None` if the kernel would add squares in a
     /// different order than the norm that the op reproduces.
-    pub names: [Option<&'static str>; 2],
+    pub kernels: [Option<HeadKernel>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,
     /// Minimum number of columns per warp if there are enough tokens.
@@ -39,14 +48,14 @@ pub(crate) struct HalfSplitKernels {
 
 /// A kernel that keeps rows in registers.
 pub(crate) struct BlockKernel {
-    pub name: &'static str,
+    pub kernel: HeadKernel,
     /// Tiles of the longest row that the kernel supports.
     pub tiles: u32,
 }
 
 /// A kernel in which threads of one warp process a head.
 pub(crate) struct WarpKernel {
-    pub name: &'static str,
+    pub kernel: HeadKernel,
     /// Maximum columns per head.
     pub dim: i64,
     /// Number of heads whose columns a lane processes in one step.

@@ -2,13 +2,16 @@
 //!
 //! An op has several kernels, ordered from the fastest to the most general. A launch checks its operands and
 //! takes the first kernel that supports them. The block sizes were chosen on an H200 (`benches/results`).
+use crate::launch::launch_override;
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, Rotary, side_by_side};
+use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, REDUCE_BYTES, Rotary, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
-use super::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, WarpKernel};
-use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID_YZ, args};
+use super::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernel, HeadKernels, WarpKernel};
+use crate::launch::LaunchOverride;
+use crate::library::LaunchSite;
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, operand};
+use crate::{DEFAULT_SMEM_BYTES, Launch, MAX_GRID_YZ};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// Default minimum number of warps per launch. With this number, a large GPU runs several waves of blocks.
@@ -18,10 +21,6 @@ const WARPS: u32 = 16 << 10;
 const BLOCKS: u32 = 1 << 10;
 /// Warps per block of the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
 const BLOCK_WARPS: u32 = 8;
-/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each
-/// of four warps, and there are two buffers.
-const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
-
 /// The checked operands of a launch.
 pub(crate) struct CheckedHeads {
     pub operands: [HeadsOperand; 2],
@@ -36,20 +35,19 @@ pub(crate) struct CheckedHeads {
 
 /// A kernel and its launch configuration.
 struct HeadLaunch {
-    kernel: &'static str,
+    kernel: HeadKernel,
     p: HeadParams,
     /// Size of the grid in x.
     blocks: u64,
     grid_yz: [u32; 2],
     block: [u32; 3],
-    shared_bytes: u32,
 }
 
 impl HeadLaunch {
     /// Returns the launch configuration with `blocks` blocks in x.
     fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.grid_yz;
-        Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
+        Launch::of([blocks, y, z], self.block)
     }
 }
 
@@ -93,7 +91,7 @@ impl CheckedHeads {
             vec4s,
             dtype,
             extent: [batches, tokens, dim],
-            over: device.launch_override(),
+            over: launch_override(device),
         })
     }
 
@@ -132,10 +130,10 @@ impl CheckedHeads {
             let expected = "at most 2^31 - 1 blocks of heads";
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
-        let (shape, p) = (plan.shape(blocks as u32), plan.p);
+        let site = LaunchSite::new(device, self.dtype, plan.shape(blocks as u32), stream)?;
         // SAFETY: `CheckedHeads::of` checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
-        unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
+        unsafe { (plan.kernel)(site, q, k, rotary, plan.p) }
     }
 
     /// Returns the plan of the first kernel that supports these operands. A launch override can skip the
@@ -190,23 +188,16 @@ impl CheckedHeads {
     }
 
     /// Returns a plan with the grid `[tokens, blocks, batches]`.
-    fn of_tokens(
-        &self,
-        kernel: &'static str,
-        p: HeadParams,
-        blocks: u32,
-        block: [u32; 3],
-        shared_bytes: u32,
-    ) -> HeadLaunch {
+    fn of_tokens(&self, kernel: HeadKernel, p: HeadParams, blocks: u32, block: [u32; 3]) -> HeadLaunch {
         let grid_yz = [blocks, self.extent[0] as u32];
-        HeadLaunch { kernel, p, blocks: self.extent[1] as u64, grid_yz, block, shared_bytes }
+        HeadLaunch { kernel, p, blocks: self.extent[1] as u64, grid_yz, block }
     }
 
     fn halves(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
-        let HalfSplitKernels { names, together, min_columns } = kernels.halves.as_ref()?;
+        let HalfSplitKernels { kernels, together, min_columns } = kernels.halves.as_ref()?;
         let kernel = match p.dim {
-            64 => names[0]?,
-            128 => names[1]?,
+            64 => kernels[0]?,
+            128 => kernels[1]?,
             _ => return None,
         };
         // The kernel keeps the stride of four heads in 32 bits.
@@ -228,7 +219,7 @@ impl CheckedHeads {
         let warps = warp_tasks[0] + warp_tasks[1];
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
-        let plan = self.of_tokens(kernel, HeadParams { heads_per_warp, warp_tasks, ..p }, blocks, block, 0);
+        let plan = self.of_tokens(kernel, HeadParams { heads_per_warp, warp_tasks, ..p }, blocks, block);
         (warps > 0 && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
@@ -237,14 +228,14 @@ impl CheckedHeads {
             self.present().map(|operand| operand.heads).max()?.div_ceil(warp_own_angles::HEADS_AT_ONCE);
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
-        let plan = self.of_tokens(kernels.qk?, p, blocks, block, 0);
+        let plan = self.of_tokens(kernels.qk?, p, blocks, block);
         let takes = p.dim == warp_own_angles::DIM && self.plain() && self.apart() && self.rotary.by_head();
         (takes && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn block(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
         let cols = self.present().map(|operand| operand.cols).max()?;
-        let BlockKernel { name, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
+        let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
         // This kernel can rotate a row only in two cases. Either columns that are one tile (`TILE` columns)
@@ -260,7 +251,7 @@ impl CheckedHeads {
         }
         let warp_tasks = self.operands.map(|operand| operand.heads.min(1));
         let teams = warp_tasks[0] + warp_tasks[1];
-        Some(self.of_tokens(name, HeadParams { warp_tasks, ..p }, 1, [TEAM, teams, 1], REDUCE_BYTES))
+        Some(self.of_tokens(*kernel, HeadParams { warp_tasks, ..p }, 1, [TEAM, teams, 1]))
     }
 
     fn rotated(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
@@ -270,7 +261,7 @@ impl CheckedHeads {
         // A large block reads a longer contiguous range. Put several tokens in a block only if the launch
         // then still has at least `BLOCKS` blocks.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
-        let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1], 0);
+        let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1]);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
         (self.interleaved_partners() && blocks <= MAX_GRID_YZ).then_some(plan)
     }
@@ -291,14 +282,7 @@ impl CheckedHeads {
         let warps = warp_tasks.clamp(1, self.of_block(4));
         p.blocks = warp_tasks.div_ceil(warps).max(1);
         let blocks = u64::from(p.rows) * u64::from(warp_tasks.div_ceil(warps));
-        Some(HeadLaunch {
-            kernel: warp.name,
-            p,
-            blocks,
-            grid_yz: [1, 1],
-            block: [32, warps, 1],
-            shared_bytes: 0,
-        })
+        Some(HeadLaunch { kernel: warp.kernel, p, blocks, grid_yz: [1, 1], block: [32, warps, 1] })
     }
 
     fn rows(&self, kernels: &HeadKernels, mut p: HeadParams) -> HeadLaunch {
@@ -318,7 +302,6 @@ impl CheckedHeads {
             blocks: (u64::from(p.rows) * list).div_ceil(u64::from(teams)),
             grid_yz: [1, 1],
             block: [team, teams, 1],
-            shared_bytes: p.staged * tile_bytes + REDUCE_BYTES,
         }
     }
 }

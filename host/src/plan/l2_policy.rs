@@ -3,7 +3,7 @@
 use cuda_std::l2::L2Policy;
 
 use crate::Device;
-use crate::device::launch::Rung;
+use crate::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
@@ -20,7 +20,11 @@ impl<const N: usize> RowLayout<N> {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
         let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
-        let Some(l2) = device.l2_bytes() else { return L2Policy::PLAIN };
+        // Measurements showed a benefit only on Hopper. The CPU executor runs the same kernels as Hopper.
+        if device.capability().is_some_and(|(major, _)| major != 9) {
+            return L2Policy::PLAIN;
+        }
+        let l2 = device.l2_bytes();
         if rung.cluster > 0 || self.rows.saturating_mul(read) < l2 || !lines() {
             return L2Policy::PLAIN;
         }
@@ -32,14 +36,11 @@ impl<const N: usize> RowLayout<N> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::c_void;
-
-    use cuda_std::cpu::{Kernel, Overlap};
     use cuda_std::l2::Policy;
 
     use super::*;
-    use crate::device::launch::{cluster, rung};
-    use crate::{Arch, Kernels, Launch, Stream, args};
+    use crate::launch::{cluster, rung};
+    use crate::{Arch, Kernels, Launch, Stream};
 
     #[test]
     fn the_last_half_of_l2_is_demoted() {
@@ -74,7 +75,7 @@ mod tests {
 .version 7.8
 .target sm_90
 .address_size 64
-.visible .entry policies(.param .u64 out)
+.visible .entry policies_f32(.param .u64 out)
 {
     .reg .b64 %out, %policy;
     ld.param.u64 %out, [out];
@@ -85,20 +86,18 @@ mod tests {
     ret;
 }
 ";
-    unsafe fn on_the_gpu_alone(_: &[*const c_void]) {}
-    static KERNELS: &[&[Kernel]] =
-        &[&[Kernel { name: "policies", overlap: Overlap::Both, run: on_the_gpu_alone }]];
+    cuda_std::entry!(@only(sm_90) policies<T: [f32]>(out: *mut i64) => ());
 
-    /// Passes without a check if there is no GPU, or if `l2_bytes` does not return the size of its L2.
+    /// Passes without a check if there is no GPU with L2 policies.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
-        let Some(device) = Device::cuda(0).ok().filter(|device| device.l2_bytes().is_some()) else { return };
+        let recent = |device: &Device| device.capability() >= Some((9, 0));
+        let Some(device) = Device::cuda(0).ok().filter(recent) else { return };
         let mut made = device.alloc::<i64>(2).unwrap();
         let kernels = Kernels::load(&device, &[(Arch::Sm90, POLICIES)], KERNELS).unwrap();
-        let out = made.view_mut(&[2]).unwrap().as_view().ptr();
-        let one = Launch::of([1; 3], [1; 3]);
-        // SAFETY: `out` points to the two i64 that the kernel writes.
-        unsafe { kernels.launch("policies", one, Stream::default(), &args![out]) }.unwrap();
+        let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
+        // SAFETY: the kernel writes the two i64 of `made`.
+        unsafe { launch::policies::<f32, _>(site, made.as_mut_ptr()) }.unwrap();
         let expected = [Policy::NORMAL, Policy::LAST].map(|policy| policy.0 as i64);
         assert_eq!(made.download().unwrap(), expected);
     }

@@ -2,10 +2,12 @@
 //!
 //! A table is called a ladder, and an entry a rung: threads per row, packs per thread, rows per block. A pack
 //! is a 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.
+use crate::launch::launch_override;
+use crate::library::library;
 use cuda_std::team::Team;
 
-use crate::device::launch::{RowKernels, Rung, cluster, rung};
-use crate::device::ptx::arch::Arch;
+use crate::Arch;
+use crate::launch::{RowKernels, Rung, cluster, rung};
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
@@ -113,16 +115,17 @@ impl Ladder {
     /// precedence.
     ///
     /// Fails with [`Error::Value`] if the launch override does not support these rows.
-    pub fn pick<const N: usize>(
+    pub fn pick<K: Copy, const N: usize>(
         &self,
         op: &'static str,
         device: &Device,
-        kernels: &RowKernels,
+        kernels: &RowKernels<K>,
         layout: &RowLayout<N>,
     ) -> Result<Rung> {
-        match device.launch_override().rung {
-            Some(rung) => expect_holds(rung, op, device.arch(), kernels, layout),
-            None => Ok(self.first(device.arch(), layout)),
+        let arch = library(device)?.arch();
+        match launch_override(device).rung {
+            Some(rung) => expect_holds(rung, op, arch, kernels, layout),
+            None => Ok(self.first(arch, layout)),
         }
     }
 
@@ -157,11 +160,11 @@ impl Ladder {
 /// Returns the launch configuration `rung` if its threads can keep the rows of `layout` in registers on this
 /// architecture. If not, returns an error. `rung` comes from a launch override, so it has not been checked
 /// before.
-fn expect_holds<const N: usize>(
+fn expect_holds<K: Copy, const N: usize>(
     rung: Rung,
     op: &'static str,
     arch: Option<Arch>,
-    kernels: &RowKernels,
+    kernels: &RowKernels<K>,
     layout: &RowLayout<N>,
 ) -> Result<Rung> {
     let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };

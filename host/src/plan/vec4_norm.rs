@@ -3,16 +3,17 @@
 //!
 //! A tile is the part of a row that one warp reads per step, see [`TILE`]. A norm passes over a row more than
 //! once. Between the passes, the row stays in registers or in shared memory.
-use std::ffi::c_void;
-
+use crate::launch::launch_override;
 use cuda_std::row::Rows;
 use cuda_std::vec4::TILE;
 use kernels_gpu::norm::params::{NormParams, OperandForm, RowAccess};
 
-use super::row_launch::launch_rows_with;
+use super::row_launch::launch_rows;
+use crate::DEFAULT_SMEM_BYTES;
 use crate::arguments::choices;
-use crate::device::launch::{DEFAULT_SMEM_BYTES, Rung};
-use crate::error::finite;
+use crate::launch::Rung;
+use crate::library::LaunchSite;
+use crate::operands::numbers::finite;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Result, Stream};
 
@@ -130,8 +131,8 @@ impl Access {
 
 /// A kernel for a subset of the rows of whole tiles.
 #[derive(Clone, Copy)]
-pub(crate) struct TileKernel {
-    pub name: &'static str,
+pub(crate) struct TileKernel<K> {
+    pub kernel: K,
     /// The kernel's access, which determines the rows that it supports.
     pub access: Access,
     /// The form of the operands that the kernel supports: which operands are present, and their dtypes.
@@ -139,38 +140,42 @@ pub(crate) struct TileKernel {
     pub form: Option<OperandForm>,
 }
 
-/// The vec4 kernels of one op.
+/// The vec4 kernels of one op. `K` is the type of the function that launches a kernel.
 #[derive(Clone, Copy)]
-pub(crate) struct NormKernels {
-    /// Kernel for any layout. If an op has no separate kernel for rows of whole tiles, `whole` has the same
-    /// name.
-    pub any: &'static str,
-    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes.
-    pub whole: &'static str,
+pub(crate) struct NormKernels<K: 'static> {
+    /// Kernel for any layout.
+    pub any: K,
+    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes. `None` if `any` also
+    /// does this.
+    pub whole: Option<K>,
     /// Kernels for some of the rows of whole tiles. The first kernel that supports a row is used. A kernel
     /// for a single form of the operands needs fewer registers, so it comes first.
-    pub special: &'static [TileKernel],
-    /// Shared memory carveout of the kernel `whole`, in percent. `None` leaves it to the driver.
+    pub special: &'static [TileKernel<K>],
+    /// Shared memory carveout for rows of whole tiles in shared memory, in percent. `None` leaves it to the driver.
     pub carveout: Option<u32>,
 }
 
-impl NormKernels {
+impl<K: Copy> NormKernels<K> {
     /// Returns a set of two kernels: one for any layout, and one for rows of whole tiles.
-    pub const fn of([any, whole]: [&'static str; 2]) -> Self {
-        Self { any, whole, special: &[], carveout: Some(CARVEOUT) }
+    pub const fn of(any: K, whole: K) -> Self {
+        Self { any, whole: Some(whole), special: &[], carveout: Some(CARVEOUT) }
+    }
+
+    /// Returns a set of one kernel for all rows.
+    pub const fn one(any: K) -> Self {
+        Self { any, whole: None, special: &[], carveout: Some(CARVEOUT) }
     }
 }
 
 /// A vec4 kernel with its launch configuration and parameters.
-pub(crate) struct Vec4Launch {
+pub(crate) struct Vec4Launch<K> {
     pub params: NormParams,
-    kernel: &'static str,
+    kernel: K,
     rung: Rung,
-    shared_bytes: u32,
     carveout: Option<u32>,
 }
 
-impl Vec4Launch {
+impl<K: Copy> Vec4Launch<K> {
     /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, it stays there
     /// between two passes. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
@@ -178,9 +183,9 @@ impl Vec4Launch {
         device: &Device,
         layout: &RowLayout<N>,
         norm: NormLaunch,
-        kernels: NormKernels,
+        kernels: NormKernels<K>,
     ) -> Result<Self> {
-        let over = device.launch_override();
+        let over = launch_override(device);
         let NormLaunch { eps, form, .. } = norm;
         finite(op, "eps", eps, 0.0)?;
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
@@ -197,28 +202,24 @@ impl Vec4Launch {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // The kernel `whole` may be the general kernel, which branches at run time on the dtype and layout of
-        // its operands. Specialized kernels are then at least as fast, so `is_faster` need not decide.
-        let looks_up = kernels.any == kernels.whole;
+        // The general kernel branches at run time on the dtype and layout of its operands. If it also processes
+        // rows of whole tiles, specialized kernels are at least as fast, so `is_faster` need not decide.
+        let looks_up = kernels.whole.is_none();
         let special = |first| {
-            let takes = move |kernel: &&TileKernel| {
+            let takes = move |kernel: &&TileKernel<K>| {
                 let of_form = kernel.form.is_none_or(|only| only == form);
                 let fast = looks_up || kernel.access.is_faster(layout);
                 of_form && able(kernel.access) && fast == first
             };
-            kernels.special.iter().filter(takes).map(|kernel| (kernel.access, kernel.name))
+            kernels.special.iter().filter(takes).map(|kernel| (kernel.access, kernel.kernel))
         };
-        let whole = is_whole.then_some((Access::WholeTiles, kernels.whole));
+        let whole = is_whole.then_some((Access::WholeTiles, kernels.whole.unwrap_or(kernels.any)));
         let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
         let (access, kernel) = in_order.nth(over.skip).unwrap_or(any);
-        let (staged_vec4, row) = (staged_bytes as u32, row_bytes as u32);
-        let (team, teams, shared_bytes) = match (access, teams) {
-            (Access::BlockTiles, _) => (NormParams::SHARING, 1, SCRATCH_BYTES + staged_vec4),
-            (Access::BlockRegisters(_), _) => (NormParams::SHARING, 1, SCRATCH_BYTES),
-            (Access::BlockRegistersStaged(_), _) => (NormParams::SHARING, 1, SCRATCH_BYTES + row),
-            (Access::WarpRegisters(_), _) => (TEAM_THREADS, of_override(ROWS_PER_BLOCK_IN_REGISTERS), 0),
-            (_, None) => (TEAM_THREADS, of_override(TEAMS), 0),
-            (_, Some(teams)) => (TEAM_THREADS, teams, staged_vec4 * teams),
+        let (team, teams) = match access {
+            _ if access.is_block_shared() => (NormParams::SHARING, 1),
+            Access::WarpRegisters(_) => (TEAM_THREADS, of_override(ROWS_PER_BLOCK_IN_REGISTERS)),
+            _ => (TEAM_THREADS, teams.unwrap_or_else(|| of_override(TEAMS))),
         };
         let params = NormParams {
             rows: layout.rows,
@@ -245,23 +246,19 @@ impl Vec4Launch {
             Access::WarpRegisters(_) | Access::BlockRegistersStaged(_) => Some(CARVEOUT_IN_REGISTERS),
             Access::Scalar | Access::Vectorized | Access::BlockRegisters(_) => None,
         };
-        Ok(Self { params, kernel, rung, shared_bytes, carveout })
+        Ok(Self { params, kernel, rung, carveout })
     }
 
-    /// Launches the planned kernel.
-    ///
-    /// # Safety
-    /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
-    pub unsafe fn launch<const N: usize, const ARGS: usize>(
+    /// Calls `launch` with the planned kernel and the place of the launch. If there are no rows, `launch` is not
+    /// called.
+    pub fn launch<const N: usize>(
         &self,
         op: &'static str,
         device: &Device,
         layout: &RowLayout<N>,
         stream: Stream,
-        args: [*const c_void; ARGS],
+        launch: impl FnOnce(K, LaunchSite) -> Result<()>,
     ) -> Result<()> {
-        let shared = (self.shared_bytes, self.carveout);
-        // SAFETY: the caller passes the arguments that the kernel expects.
-        unsafe { launch_rows_with(op, device, self.kernel, self.rung, shared, layout, stream, args) }
+        launch_rows(op, device, self.rung, self.carveout, layout, stream, |site| launch(self.kernel, site))
     }
 }

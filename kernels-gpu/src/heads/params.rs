@@ -126,6 +126,17 @@ pub struct HeadParams {
     pub staged: u32,
 }
 
+/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each of
+/// four warps, and there are two buffers.
+pub const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
+
+impl HeadParams {
+    /// Returns the bytes of shared memory in which a block of this size stages its rows of element type `T`.
+    pub const fn staged_bytes<T>(&self, [team, teams, _]: [u32; 3]) -> u32 {
+        self.staged * teams * team * 4 * size_of::<T>() as u32
+    }
+}
+
 /// Returns how many heads of dimension `dim` a warp processes at once. Each head has its own group of lanes.
 pub const fn side_by_side(dim: u32) -> u32 {
     warp::SIZE / width(dim)

@@ -1,4 +1,6 @@
 //! Kernel arguments of the norms: sizes, `eps`, how rows are loaded, and the dtypes of the operands.
+use cuda_std::vec4::TILE;
+
 use super::reduce::block::THREADS;
 
 /// The [`Access`](cuda_std::vec4::Access) of a launch: how many elements one load reads. Only kernels that
@@ -114,6 +116,14 @@ pub struct NormParams {
 }
 
 impl NormParams {
+    /// Bytes of shared memory that the warps of one row use for a reduction.
+    pub const SCRATCH_BYTES: u32 = 4 * Self::SHARING;
+
+    /// Returns the bytes of shared memory in which `rows` rows of element type `T` are staged.
+    pub const fn staged_bytes<T>(&self, rows: u32) -> u32 {
+        self.staged * TILE * size_of::<T>() as u32 * rows
+    }
+
     /// Threads per row if a block shares the row. Shared memory then starts with one f32 per thread for the
     /// block reduction, followed by the staged rows.
     pub const SHARING: u32 = THREADS;

@@ -29,6 +29,8 @@ pub struct ColumnSumsParams {
 pub const COLUMNS: u32 = 32;
 /// Threads per column. Each of them adds every `STRIPES`-th row.
 pub const STRIPES: u32 = 16;
+/// Bytes of shared memory of a block: one f32 per thread.
+pub const SHARED_BYTES: u32 = COLUMNS * STRIPES * 4;
 /// Number of rows that a thread loads together.
 ///
 /// The threads of a column load `STRIPES * STEP` = 272 rows at a time. On an H100 with 132 SMs, two blocks

@@ -140,46 +140,53 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 const BLOCKS: u32 = 5;
 
 entry! {
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_layer_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm, 1>(x, affine, [y], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 1>(x, affine, [y], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_layer_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm, 2>(x, affine, [y, y2], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_layer_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, 1, 4, BLOCKS>(x, affine, [y], p);
-    ada_norm_layer_smem1<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, 1, 4, 4>(x, affine, [y], p);
+        => whole::<T, LayerNorm, 1, 4, BLOCKS>(x, affine, [y], p),
+            [f32] => whole::<T, LayerNorm, 1, 4, 4>(x, affine, [y], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_rms_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p);
-    ada_norm_rms_smem1<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
+        => whole::<T, MeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p),
+            [f32] => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
     ada_norm_layer_same_warp12<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p);
-    ada_norm_layer_same_warp12<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p),
+            [f32] => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);
     ada_norm_layer_f32_warp12<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => in_registers::<T, LayerNorm, WarpRegisters<12>, F32, 10>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     ada_norm_layer_same_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, LayerNorm, BlockRegisters<6>, Same, 9>(x, affine, y, p);
-    ada_norm_layer_same_block6<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, LayerNorm, BlockRegisters<6>, Same, 5>(x, affine, y, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 9>(x, affine, y, p),
+            [f32] => team::<T, LayerNorm, BlockRegisters<6>, Same, 5>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     ada_norm_layer_affine_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, WithAffine, 10>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     ada_norm_layer_f32_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<10>, F32, 8>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     ada_norm_rms_same_block4<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 12>(x, affine, y, p);
-    ada_norm_rms_same_block4<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 7>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 12>(x, affine, y, p),
+            [f32] => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 7>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     ada_norm_rms_tabled_block4<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 10>(x, affine, y, p);
-    ada_norm_rms_tabled_block4<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 7>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 10>(x, affine, y, p),
+            [f32] => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 7>(x, affine, y, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_layer_smem1<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => whole::<T, LayerNorm, 2, 4, 4>(x, affine, [y, y2], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_rms_smem1<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => whole::<T, MeanSquare, 2, 4, 4>(x, affine, [y, y2], p)
 }

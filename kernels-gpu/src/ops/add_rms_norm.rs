@@ -119,10 +119,13 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 }
 
 entry! {
+    @shared(|block| Team::shared_bytes(block))
     add_rms_norm_any<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
         => any_layout::<T>(x, residual, weight, y, sum, p);
-    @overlap(Before) add_rms_norm_block2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
+    @overlap(Before) @shared(|block| Team::shared_bytes(block))
+    add_rms_norm_block2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
         => in_registers::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
+    @shared(|block| Team::shared_bytes(block))
     add_rms_norm_block4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
         => in_registers::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)
 }

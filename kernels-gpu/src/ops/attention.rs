@@ -14,80 +14,47 @@ use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
-/// A kernel and its tile sizes.
-#[derive(Clone, Copy)]
-pub struct Kernel {
-    /// Name of the kernel, without the element type.
-    pub name: &'static str,
+/// Tile sizes of the kernels: `D<dim>` for the specialized kernels, `S<dim>` for a specialized kernel with small
+/// tiles, and `G<dim>` for the general kernels. The general kernels have smaller tiles, because larger tiles of
+/// scores would need more registers than a thread has.
+pub mod tiles {
+    use super::{SHARED_BYTES_EVERYWHERE, Tiling};
+
     /// Tile sizes.
-    pub tiling: Tiling,
+    pub const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
+    /// Tile sizes.
+    pub const G64: Tiling = Tiling { cols16: 2, ..D64 };
+    /// Tile sizes.
+    pub const D80: Tiling = Tiling { dim16: 5, ..D64 };
+    /// Tile sizes.
+    pub const G80: Tiling = Tiling { cols16: 2, ..D80 };
+    /// Tile sizes.
+    pub const D96: Tiling = Tiling { dim16: 6, ..D64 };
+    /// Tile sizes.
+    pub const G96: Tiling = Tiling { cols16: 2, ..D96 };
+    /// Tile sizes.
+    pub const D128: Tiling = Tiling { dim16: 8, cols16: 4, buffers: 1, ..D64 };
+    /// Tile sizes.
+    pub const G128: Tiling = Tiling { rows16: 1, cols16: 2, buffers: 2, ..D128 };
+    /// Tile sizes.
+    pub const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers: 1 };
+    /// Tile sizes.
+    pub const S256: Tiling = Tiling { cols16: 4, ..D256 };
+    /// Tile sizes.
+    pub const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
+
+    // The general kernels exist in only one tile size. Its shared memory must therefore fit on every GPU from
+    // sm_80 on.
+    const _: () = {
+        let general = [G64, G80, G96, G128, G256];
+        let mut at = 0;
+        while at < general.len() {
+            assert!(general[at].shared_bytes() <= SHARED_BYTES_EVERYWHERE);
+            at += 1;
+        }
+    };
 }
-
-/// The kernels for head dimensions up to `dim`.
-pub struct KernelsOfDim {
-    /// Largest head dimension.
-    pub dim: u32,
-    /// Kernels that do not support a mask or a softcap. The host uses the first of these kernels whose tiles
-    /// fit in the shared memory of the GPU.
-    pub plain: &'static [Kernel],
-    /// Kernel with mask, softcap, any scale and any alignment.
-    pub general: Kernel,
-}
-
-/// All kernels, in ascending order of the head dimension. The general kernels (with mask and softcap) have
-/// smaller tiles, because larger tiles of scores would need more registers than a thread has.
-pub const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
-    KernelsOfDim {
-        dim: 64,
-        plain: &[of("attention_d64_smem", D64)],
-        general: of("attention_d64_general_smem", G64),
-    },
-    KernelsOfDim {
-        dim: 80,
-        plain: &[of("attention_d80_smem", D80)],
-        general: of("attention_d80_general_smem", G80),
-    },
-    KernelsOfDim {
-        dim: 96,
-        plain: &[of("attention_d96_smem", D96)],
-        general: of("attention_d96_general_smem", G96),
-    },
-    KernelsOfDim {
-        dim: 128,
-        plain: &[of("attention_d128_smem", D128)],
-        general: of("attention_d128_general_smem", G128),
-    },
-    KernelsOfDim {
-        dim: 256,
-        plain: &[of("attention_d256_smem", D256), of("attention_d256_small_smem", S256)],
-        general: of("attention_d256_general_smem", G256),
-    },
-];
-const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
-const G64: Tiling = Tiling { cols16: 2, ..D64 };
-const D80: Tiling = Tiling { dim16: 5, ..D64 };
-const G80: Tiling = Tiling { cols16: 2, ..D80 };
-const D96: Tiling = Tiling { dim16: 6, ..D64 };
-const G96: Tiling = Tiling { cols16: 2, ..D96 };
-const D128: Tiling = Tiling { dim16: 8, cols16: 4, buffers: 1, ..D64 };
-const G128: Tiling = Tiling { rows16: 1, cols16: 2, buffers: 2, ..D128 };
-const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers: 1 };
-const S256: Tiling = Tiling { cols16: 4, ..D256 };
-const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
-
-// The general kernels (with mask and softcap) exist in only one tile size. Its shared memory must therefore
-// fit on every GPU from sm_80 on.
-const _: () = {
-    let mut at = 0;
-    while at < KERNELS_BY_DIM.len() {
-        assert!(KERNELS_BY_DIM[at].general.tiling.shared_bytes() <= SHARED_BYTES_EVERYWHERE);
-        at += 1;
-    }
-};
-
-const fn of(name: &'static str, tiling: Tiling) -> Kernel {
-    Kernel { name, tiling }
-}
+use tiles::{D64, D80, D96, D128, D256, G64, G80, G96, G128, G256, S256};
 
 /// # Safety
 /// The requirements of [`forward`] apply.
@@ -133,6 +100,7 @@ unsafe fn bounded_ping_pong<
 }
 
 entry! {
+    @shared(|_block| tiles::D64.shared_bytes())
     attention_d64_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D64.rows16 },
@@ -142,6 +110,7 @@ entry! {
         true,
         false,
     >(p);
+    @shared(|_block| tiles::G64.shared_bytes())
     attention_d64_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G64.rows16 },
@@ -151,6 +120,7 @@ entry! {
         true,
         true,
     >(p);
+    @shared(|_block| tiles::D80.shared_bytes())
     attention_d80_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D80.rows16 },
@@ -160,6 +130,7 @@ entry! {
         false,
         false,
     >(p);
+    @shared(|_block| tiles::G80.shared_bytes())
     attention_d80_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G80.rows16 },
@@ -169,6 +140,7 @@ entry! {
         false,
         true,
     >(p);
+    @shared(|_block| tiles::D96.shared_bytes())
     attention_d96_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D96.rows16 },
@@ -178,6 +150,7 @@ entry! {
         false,
         false,
     >(p);
+    @shared(|_block| tiles::G96.shared_bytes())
     attention_d96_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G96.rows16 },
@@ -187,6 +160,7 @@ entry! {
         false,
         true,
     >(p);
+    @shared(|_block| tiles::D128.shared_bytes())
     attention_d128_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { D128.rows16 },
@@ -194,6 +168,7 @@ entry! {
         { D128.cols16 },
         { D128.warps },
     >(p);
+    @shared(|_block| tiles::G128.shared_bytes())
     attention_d128_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G128.rows16 },
@@ -203,6 +178,7 @@ entry! {
         false,
         true,
     >(p);
+    @shared(|_block| tiles::D256.shared_bytes())
     attention_d256_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { D256.rows16 },
@@ -210,6 +186,7 @@ entry! {
         { D256.cols16 },
         { D256.warps },
     >(p);
+    @shared(|_block| tiles::S256.shared_bytes())
     attention_d256_small_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { S256.rows16 },
@@ -217,6 +194,7 @@ entry! {
         { S256.cols16 },
         { S256.warps },
     >(p);
+    @shared(|_block| tiles::G256.shared_bytes())
     attention_d256_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G256.rows16 },

@@ -20,93 +20,40 @@ use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_b
 use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
 use crate::attention::mma::tiling::Tiling;
 
-/// A kernel and its tile sizes.
-#[derive(Clone, Copy)]
-pub struct BackwardKernel {
-    /// Name of the kernel, without the element type.
-    pub name: &'static str,
+/// Tile sizes of the kernels: `Q<dim>` and `K<dim>` for the specialized kernels for `dq` and for `dk` and `dv`
+/// (`D256` for all three), and `G<dim>` for the general kernels.
+pub mod tiles {
+    use super::{SHARED_BYTES_EVERYWHERE, Tiling, shared_bytes};
+
     /// Tile sizes.
-    pub tiling: Tiling,
-}
+    pub const Q64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
+    /// Tile sizes.
+    pub const K64: Tiling = Tiling { cols16: 2, ..Q64 };
+    /// Tile sizes.
+    pub const G64: Tiling = Tiling { rows16: 1, ..Q64 };
+    /// Tile sizes.
+    pub const Q128: Tiling = Tiling { dim16: 8, cols16: 2, ..Q64 };
+    /// Tile sizes.
+    pub const K128: Tiling = Tiling { rows16: 1, cols16: 4, ..Q128 };
+    /// Tile sizes.
+    pub const G128: Tiling = Tiling { rows16: 1, ..Q128 };
+    /// Tile sizes.
+    pub const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
+    /// Tile sizes.
+    pub const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
 
-/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels,
-/// which support a mask and a softcap.
-pub struct BackwardKernels {
-    /// Largest head dimension.
-    pub dim: u32,
-    /// Kernels for `dq`.
-    pub query: [BackwardKernel; 2],
-    /// Either one kernel that computes both `dk` and `dv`, or two kernels: one for `dk` and one for `dv`.
-    pub key: [&'static [BackwardKernel]; 2],
-}
-
-/// All kernels, in ascending order of the head dimension.
-pub const KERNELS_BY_DIM: [BackwardKernels; 3] = [
-    BackwardKernels {
-        dim: 64,
-        query: [
-            of("attention_backward_query_d64_smem", Q64),
-            of("attention_backward_query_d64_general_smem", G64),
-        ],
-        key: [
-            &[of("attention_backward_key_d64_smem", K64)],
-            &[of("attention_backward_key_d64_general_smem", G64)],
-        ],
-    },
-    BackwardKernels {
-        dim: 128,
-        query: [
-            of("attention_backward_query_d128_smem", Q128),
-            of("attention_backward_query_d128_general_smem", G128),
-        ],
-        key: [
-            &[of("attention_backward_key_d128_smem", K128)],
-            &[of("attention_backward_key_d128_general_smem", G128)],
-        ],
-    },
-    BackwardKernels {
-        dim: 256,
-        query: [
-            of("attention_backward_query_d256_smem", D256),
-            of("attention_backward_query_d256_general_smem", G256),
-        ],
-        key: [
-            &[of("attention_backward_key_d256_smem", D256), of("attention_backward_value_d256_smem", D256)],
-            &[
-                of("attention_backward_key_d256_general_smem", G256),
-                of("attention_backward_value_d256_general_smem", G256),
-            ],
-        ],
-    },
-];
-const Q64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
-const K64: Tiling = Tiling { cols16: 2, ..Q64 };
-const G64: Tiling = Tiling { rows16: 1, ..Q64 };
-const Q128: Tiling = Tiling { dim16: 8, cols16: 2, ..Q64 };
-const K128: Tiling = Tiling { rows16: 1, cols16: 4, ..Q128 };
-const G128: Tiling = Tiling { rows16: 1, ..Q128 };
-const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
-const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
-
-// The general kernels (with mask and softcap) exist in only one tile size. Its shared memory must therefore
-// fit on every GPU from sm_80 on.
-const _: () = {
-    let mut at = 0;
-    while at < KERNELS_BY_DIM.len() {
-        let BackwardKernels { query, key, .. } = &KERNELS_BY_DIM[at];
-        assert!(shared_bytes(&query[1].tiling) <= SHARED_BYTES_EVERYWHERE);
-        let mut side = 0;
-        while side < key[1].len() {
-            assert!(shared_bytes(&key[1][side].tiling) <= SHARED_BYTES_EVERYWHERE);
-            side += 1;
+    // The general kernels exist in only one tile size. Its shared memory must therefore fit on every GPU from
+    // sm_80 on.
+    const _: () = {
+        let general = [G64, G128, G256];
+        let mut at = 0;
+        while at < general.len() {
+            assert!(shared_bytes(&general[at]) <= SHARED_BYTES_EVERYWHERE);
+            at += 1;
         }
-        at += 1;
-    }
-};
-
-const fn of(name: &'static str, tiling: Tiling) -> BackwardKernel {
-    BackwardKernel { name, tiling }
+    };
 }
+use tiles::{D256, G64, G128, G256, K64, K128, Q64, Q128};
 
 /// # Safety
 /// The requirements of [`gradients`] apply.
@@ -146,32 +93,46 @@ unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
 
 entry! {
     attention_backward_delta_warp<T: [f16, bf16]>(p: BackwardParams) => bounded_delta::<T>(p);
+    @shared(|_block| shared_bytes(&tiles::Q64))
     attention_backward_query_d64_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { Q64.rows16 }, { Q64.dim16 }, { Q64.cols16 }, { Q64.warps }, false, true, false, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G64))
     attention_backward_query_d64_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, false, true, false, true>(p);
+    @shared(|_block| shared_bytes(&tiles::K64))
     attention_backward_key_d64_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { K64.rows16 }, { K64.dim16 }, { K64.cols16 }, { K64.warps }, true, true, true, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G64))
     attention_backward_key_d64_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, true, true, true, true>(p);
+    @shared(|_block| shared_bytes(&tiles::Q128))
     attention_backward_query_d128_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { Q128.rows16 }, { Q128.dim16 }, { Q128.cols16 }, { Q128.warps }, false, true, false, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G128))
     attention_backward_query_d128_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, false, true, false, true>(p);
+    @shared(|_block| shared_bytes(&tiles::K128))
     attention_backward_key_d128_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { K128.rows16 }, { K128.dim16 }, { K128.cols16 }, { K128.warps }, true, true, true, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G128))
     attention_backward_key_d128_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, true, true, true, true>(p);
+    @shared(|_block| shared_bytes(&tiles::D256))
     attention_backward_query_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, false, true, false, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G256))
     attention_backward_query_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, false, true, false, true>(p);
+    @shared(|_block| shared_bytes(&tiles::D256))
     attention_backward_key_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, true, false, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G256))
     attention_backward_key_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, true, false, true>(p);
+    @shared(|_block| shared_bytes(&tiles::D256))
     attention_backward_value_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, false, true, false>(p);
+    @shared(|_block| shared_bytes(&tiles::G256))
     attention_backward_value_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, false, true, true>(p)
 }

@@ -9,17 +9,10 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::decode::combine::{COMBINERS, combine};
+use crate::attention::decode::combine::{COMBINERS, SHARED_BYTES, combine};
 use crate::attention::decode::params::{DecodeParams, shared_bytes};
 use crate::attention::decode::split::decode;
 use crate::attention::mma::params::WARPS;
-
-/// For each kernel: the largest head dimension, the name, and the bytes of shared memory per block.
-pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
-    (64, "attention_decode_d64_smem", shared_bytes(4)),
-    (128, "attention_decode_d128_smem", shared_bytes(8)),
-    (256, "attention_decode_d256_smem", shared_bytes(16)),
-];
 
 /// # Safety
 /// The requirements of [`decode`] apply.
@@ -40,8 +33,12 @@ unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
 }
 
 entry! {
+    @shared(|_block| shared_bytes(4))
     attention_decode_d64_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4, 5>(p);
+    @shared(|_block| shared_bytes(8))
     attention_decode_d128_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8, 3>(p);
+    @shared(|_block| shared_bytes(16))
     attention_decode_d256_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16, 2>(p);
+    @shared(|_block| SHARED_BYTES)
     attention_decode_combine_block<T: [f16, bf16]>(p: DecodeParams) => bounded_combine::<T>(p)
 }

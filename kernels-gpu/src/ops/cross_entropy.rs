@@ -133,5 +133,6 @@ unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: Cros
     }
 }
 
-entry!(cross_entropy_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams)
+entry!(@shared(|block| Team::shared_bytes(block))
+    cross_entropy_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams)
     => any_layout::<T>(x, targets, losses, p));

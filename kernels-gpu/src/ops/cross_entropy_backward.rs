@@ -139,5 +139,6 @@ unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Ro
     }
 }
 
-entry!(cross_entropy_backward_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams)
+entry!(@shared(|block| Team::shared_bytes(block))
+    cross_entropy_backward_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams)
     => any_layout::<T>(x, targets, from, dx, p));

@@ -136,42 +136,44 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
 }
 
 entry! {
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_layer_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm>(gated, affine, normed, p);
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_rms_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_layer_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, WholeTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_smem1<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, WholeTiles, 4>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, WholeTiles, 5>(gated, affine, normed, p),
+            [f32] => whole::<T, LayerNorm, WholeTiles, 4>(gated, affine, normed, p);
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_rms_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, WholeTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_smem1<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, WholeTiles, 4>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, WholeTiles, 5>(gated, affine, normed, p),
+            [f32] => whole::<T, MeanSquare, WholeTiles, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_warp12<T: [bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => in_registers::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_warp12<T: [f32, f16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => in_registers::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p),
+            [f32, f16] => in_registers::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(2))
     gated_residual_ada_norm_layer_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, BlockTiles, 7>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_smem4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, LayerNorm, BlockTiles, 5>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, BlockTiles, 7>(gated, affine, normed, p),
+            [f32] => whole::<T, LayerNorm, BlockTiles, 5>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(2))
     gated_residual_ada_norm_rms_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, BlockTiles, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_smem4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => whole::<T, MeanSquare, BlockTiles, 5>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, BlockTiles, 8>(gated, affine, normed, p),
+            [f32] => whole::<T, MeanSquare, BlockTiles, 5>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     gated_residual_ada_norm_layer_same_block6<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, LayerNorm, BlockRegisters<6>, Same, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_same_block6<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, LayerNorm, BlockRegisters<6>, Same, 4>(gated, affine, normed, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 8>(gated, affine, normed, p),
+            [f32] => team::<T, LayerNorm, BlockRegisters<6>, Same, 4>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     gated_residual_ada_norm_layer_f32_block10<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<10>, F32, 6>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     gated_residual_ada_norm_rms_same_block4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 9>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_same_block4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 5>(gated, affine, normed, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 9>(gated, affine, normed, p),
+            [f32] => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 5>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     gated_residual_ada_norm_rms_tabled_block4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_tabled_block4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
-        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 5>(gated, affine, normed, p)
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 8>(gated, affine, normed, p),
+            [f32] => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 5>(gated, affine, normed, p)
 }

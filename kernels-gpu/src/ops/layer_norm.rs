@@ -157,25 +157,24 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
 }
 
 entry! {
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     layer_norm_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams) => any_layout::<T>(x, affine, y, p);
     layer_norm_warp5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => in_registers::<T, WarpRegisters<5>, 20>(x, affine, y, p);
-    layer_norm_warp5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => in_registers::<T, WarpRegisters<5>, 10>(x, affine, y, p);
+        => in_registers::<T, WarpRegisters<5>, 20>(x, affine, y, p),
+            [f32] => in_registers::<T, WarpRegisters<5>, 10>(x, affine, y, p);
     @overlap(Before) layer_norm_warp10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => in_registers::<T, WarpRegisters<10>, 12>(x, affine, y, p);
-    @overlap(Before) layer_norm_warp10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => in_registers::<T, WarpRegisters<10>, 8>(x, affine, y, p);
+        => in_registers::<T, WarpRegisters<10>, 12>(x, affine, y, p),
+            [f32] => in_registers::<T, WarpRegisters<10>, 8>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<6>, 4, 10>(x, affine, y, p);
-    layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<6>, 4, 5>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<6>, 4, 10>(x, affine, y, p),
+            [f32] => of_block::<T, BlockRegisters<6>, 4, 5>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<8>, 4, 8>(x, affine, y, p);
-    layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<8>, 4, 6>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<8>, 4, 8>(x, affine, y, p),
+            [f32] => of_block::<T, BlockRegisters<8>, 4, 6>(x, affine, y, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES)
     layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<10>, 4, 8>(x, affine, y, p);
-    layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
-        => of_block::<T, BlockRegisters<10>, 3, 3>(x, affine, y, p)
+        => of_block::<T, BlockRegisters<10>, 4, 8>(x, affine, y, p),
+            [f32] => of_block::<T, BlockRegisters<10>, 3, 3>(x, affine, y, p)
 }

@@ -66,14 +66,19 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
 }
 
 entry! {
-    @overlap(Before) layer_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| p.shared_bytes::<T>(block, true))
+    layer_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => any_layout::<T>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| p.shared_bytes::<T>(block, true))
+    layer_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => in_registers::<T>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_rows2_block2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| NormBackwardParams::multi_row_shared_bytes(block))
+    layer_norm_backward_rows2_block2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => multi_row::<T, 2, 2>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_block3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| NormBackwardParams::multi_row_shared_bytes(block))
+    layer_norm_backward_block3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => multi_row::<T, 3, 1>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_sums_any<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::ColumnSumsParams)
+    @overlap(Before) @shared(|_block| column_sums::SHARED_BYTES)
+    layer_norm_backward_sums_any<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::ColumnSumsParams)
         => column_sums::<T>([dweight, dbias], p)
 }

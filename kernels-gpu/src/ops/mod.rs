@@ -51,7 +51,7 @@ pub mod softmax_backward;
 
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
+pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     activation::KERNELS,
     activation_backward::KERNELS,
     ada_norm::KERNELS,
@@ -59,6 +59,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     attention::KERNELS,
     attention_backward::KERNELS,
     attention_decode::KERNELS,
+    attention_hopper::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,

@@ -22,7 +22,7 @@ use cuda_std::vec4::{Access, Scalar, Vectorized};
 use crate::heads::block::head_rows;
 use crate::heads::block_registers::register_rows;
 use crate::heads::norm::{HeadNorm, Layer};
-use crate::heads::params::{HeadParams, HeadsOperand, Rotary};
+use crate::heads::params::{HeadParams, HeadsOperand, REDUCE_BYTES, Rotary};
 use crate::heads::rms_norm::Rms;
 use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;
@@ -100,22 +100,28 @@ entry! {
         => halves::<T, 128>(q, k, rotary, p);
     qk_norm_rope_rms_qk_warp1<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => paired::<T>(q, k, rotary, p);
+    @shared(|_block| REDUCE_BYTES)
     qk_norm_rope_rms_block4<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => in_registers::<T, 4, { if size_of::<T>() == 4 { 6 } else { 8 } }>(q, k, rotary, p);
+    @shared(|_block| REDUCE_BYTES)
     qk_norm_rope_rms_block10<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => in_registers::<T, 10, { if size_of::<T>() == 4 { 3 } else { 5 } }>(q, k, rotary, p);
     qk_norm_rope_rms_warp1<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => lanes::<T, Rms, 1, 4, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
     qk_norm_rope_rms_warp2<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => lanes::<T, Rms, 2, 2, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     qk_norm_rope_rms_smem<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Rms, Vectorized, 3>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     qk_norm_rope_rms_any<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Rms, Scalar, 1>(q, k, rotary, p);
     qk_norm_rope_layer_warp1<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => lanes::<T, Layer, 1, 4, 5>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     qk_norm_rope_layer_smem<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Layer, Vectorized, 3>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     qk_norm_rope_layer_any<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Layer, Scalar, 1>(q, k, rotary, p)
 }

@@ -237,18 +237,19 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
 const TILES: usize = 6;
 
 entry! {
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     residual_tanh_gated_rms_norm_any<T: [f32, f16, bf16]>(gated: TanhGated, p: NormParams)
         => any_layout::<T, 5>(gated, None, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     residual_tanh_gated_rms_norm_modulated_any<T: [f32]>(gated: TanhGated, chained: Scaled, p: NormParams)
-        => any_layout::<T, 4>(gated, Some(chained), p);
-    residual_tanh_gated_rms_norm_modulated_any<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: NormParams)
-        => any_layout::<T, 5>(gated, Some(chained), p);
+        => any_layout::<T, 4>(gated, Some(chained), p),
+            [f16, bf16] => any_layout::<T, 5>(gated, Some(chained), p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     residual_tanh_gated_rms_norm_block6<T: [f16, bf16]>(gated: TanhGated, p: NormParams)
-        => team::<T, 9>(gated, None, p);
-    residual_tanh_gated_rms_norm_block6<T: [f32]>(gated: TanhGated, p: NormParams)
-        => team::<T, 4>(gated, None, p);
+        => team::<T, 9>(gated, None, p),
+            [f32] => team::<T, 4>(gated, None, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(1))
     residual_tanh_gated_rms_norm_modulated_block6<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: NormParams)
-        => team::<T, 9>(gated, Some(chained), p);
-    residual_tanh_gated_rms_norm_modulated_block6<T: [f32]>(gated: TanhGated, chained: Scaled, p: NormParams)
-        => team::<T, 4>(gated, Some(chained), p)
+        => team::<T, 9>(gated, Some(chained), p),
+            [f32] => team::<T, 4>(gated, Some(chained), p)
 }

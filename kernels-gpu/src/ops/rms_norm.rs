@@ -77,13 +77,18 @@ unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
 }
 
 entry! {
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_any<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: RmsParams) => any_layout::<T>(x, weight, y, p);
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_block2<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: RmsParams)
         => in_registers::<T, 2, 256, 4>(x, weight, y, p);
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_block4<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: RmsParams)
         => in_registers::<T, 4, 512, 2>(x, weight, y, p);
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_block8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: RmsParams)
         => in_registers::<T, 8, 1024, 1>(x, weight, y, p);
+    @shared(|block| Team::cluster_shared_bytes(block))
     rms_norm_cluster8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: RmsParams)
         => cluster::<T>(x, weight, y, p)
 }

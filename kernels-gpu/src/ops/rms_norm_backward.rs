@@ -48,10 +48,13 @@ unsafe fn in_registers<T: Elem>(
 }
 
 entry! {
-    @overlap(Before) rms_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| p.shared_bytes::<T>(block, false))
+    rms_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => any_layout::<T>(operands, weight, sums, p);
-    @overlap(Before) rms_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) @shared(|block| p.shared_bytes::<T>(block, false))
+    rms_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => in_registers::<T>(operands, weight, sums, p);
-    @overlap(Before) rms_norm_backward_sums_any<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::ColumnSumsParams)
+    @overlap(Before) @shared(|_block| column_sums::SHARED_BYTES)
+    rms_norm_backward_sums_any<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::ColumnSumsParams)
         => column_sums::<T>([dweight, dbias], p)
 }

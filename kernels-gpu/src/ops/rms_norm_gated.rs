@@ -198,10 +198,13 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 }
 
 entry! {
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_gated_any<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
         => any_layout::<T>(x, gate, weight, y, p);
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_gated_block2<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
         => in_registers::<T, 2, 256, 4>(x, gate, weight, y, p);
+    @shared(|block| Team::shared_bytes(block))
     rms_norm_gated_block4<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
         => in_registers::<T, 4, 768, 1>(x, gate, weight, y, p)
 }

@@ -19,7 +19,7 @@ use cuda_std::vec4::{Access, Scalar, Vectorized};
 
 use crate::heads::block::head_rows;
 use crate::heads::norm::AsItIs;
-use crate::heads::params::{HeadParams, HeadsOperand, Rotary};
+use crate::heads::params::{HeadParams, HeadsOperand, REDUCE_BYTES, Rotary};
 use crate::heads::rope_only::rotated_rows;
 use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;
@@ -88,8 +88,10 @@ entry! {
         => rotated::<T>(q, k, rotary, p);
     rope_warp1<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => lanes::<T, 1, 4>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     rope_block<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Vectorized, 3>(q, k, rotary, p);
+    @shared(|block| p.staged_bytes::<T>(block) + REDUCE_BYTES)
     rope_any<T: [f32, f16, bf16]>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams)
         => rows::<T, Scalar, 1>(q, k, rotary, p)
 }

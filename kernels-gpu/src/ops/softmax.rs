@@ -146,10 +146,16 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
 }
 
 entry! {
+    @shared(|block| Team::shared_bytes(block))
     softmax_any<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => any_layout::<T>(x, y, p);
+    @shared(|block| Team::shared_bytes(block))
     softmax_block2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 2, 256, 4>(x, y, p);
+    @shared(|block| Team::shared_bytes(block))
     softmax_block4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 4, 512, 2>(x, y, p);
+    @shared(|block| Team::shared_bytes(block))
     softmax_block8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 8, 1024, 1>(x, y, p);
+    @shared(|block| Team::cluster_shared_bytes(block))
     softmax_cluster8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => cluster::<T, 8, 1024, 1>(x, y, p);
+    @shared(|block| Team::cluster_shared_bytes(block))
     softmax_cluster7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => cluster::<T, 7, 384, BLOCKS>(x, y, p)
 }

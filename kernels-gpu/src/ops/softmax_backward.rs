@@ -137,9 +137,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 }
 
 entry! {
+    @shared(|block| Team::shared_bytes(block))
     softmax_backward_any<T: [f32, f16, bf16]>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) => any_layout::<T>(y, dy, dx, p);
+    @shared(|block| Team::shared_bytes(block))
     softmax_backward_block2<T: [f32, f16, bf16]>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams)
         => in_registers::<T, 2, 256, 4>(y, dy, dx, p);
+    @shared(|block| Team::shared_bytes(block))
     softmax_backward_block4<T: [f32, f16, bf16]>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams)
         => in_registers::<T, 4, 1024, 1>(y, dy, dx, p)
 }

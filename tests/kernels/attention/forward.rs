@@ -1,7 +1,7 @@
 //! Tests `attention` against f64: sizes close to tile sizes, layouts, masks, windows, and query rows that
 //! attend to no key.
 use half::{bf16, f16};
-use oxiwarp::{Attention, Device, Dtype, LaunchOverride};
+use oxiwarp::{Attention, Device, Dtype, LaunchOverride, Overridable as _};
 
 use crate::support::attention_case::{AttentionCase, check};
 use crate::support::heads::Layout;

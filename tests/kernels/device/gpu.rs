@@ -84,7 +84,7 @@ fn broken_ptx(device: &Device) {
         text += &format!(".visible .entry {entry}(\n)\n{{\n\tfrobnicate.u32 %r1;\n}}\n");
     }
     // SAFETY: the text does not assemble, so nothing is launched.
-    let broken = unsafe { Device::cuda_with_ptx(0, device.arch().unwrap(), text.leak()) }.unwrap();
+    let broken = unsafe { oxiwarp::cuda_with_ptx(0, device.arch().unwrap(), text.leak()) }.unwrap();
     let x = input(&broken);
     let mut y = broken.alloc::<bf16>(x.len()).unwrap();
     let error = run(&broken, &x, &mut y, Stream::default()).expect_err("it does not load");

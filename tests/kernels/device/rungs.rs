@@ -1,7 +1,9 @@
 //! Tests every rung of `rms_norm`, and rungs of `softmax` with clusters. A rung is a launch configuration,
 //! and a ladder is a table of rungs. The tests include rungs that no ladder contains.
 use half::bf16;
-use oxiwarp::{Arch, Device, LaunchOverride, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
+use oxiwarp::{
+    Arch, Device, LaunchOverride, Overridable as _, RmsNorm, Rung, Stream, rms_norm, rung, softmax,
+};
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::{same_bits, within_ulps};

@@ -1,7 +1,7 @@
 //! Compares the kernels for the head shapes of common models with the general kernels, bit for bit. Unaligned
 //! tensors must use the general kernels. The recorded launches show which kernel ran.
 use half::{bf16, f16};
-use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp::{Device, Element, LaunchOverride, Overridable as _, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;

@@ -1,7 +1,7 @@
 //! Tests `ada_norm` against f64: the shapes of `tests/shapes.json`, every combination of optional operands
 //! and their dtypes, and layouts.
 use half::{bf16, f16};
-use oxiwarp::{Device, Element, LaunchOverride, Norm};
+use oxiwarp::{Device, Element, LaunchOverride, Norm, Overridable as _};
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;

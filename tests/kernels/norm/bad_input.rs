@@ -2,8 +2,8 @@
 //! device must still work.
 use half::{bf16, f16};
 use oxiwarp::{
-    Activation, Device, Error, LaunchOverride, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
-    add_rms_norm, rms_norm, rung, softmax,
+    Activation, Device, Error, LaunchOverride, Overridable as _, RmsNorm, Roundings, Rung, Stream, View,
+    ViewMut, activation, add_rms_norm, rms_norm, rung, softmax,
 };
 
 use crate::support::errors::says;

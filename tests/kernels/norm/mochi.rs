@@ -2,8 +2,8 @@
 //! the bits of two ops in sequence.
 use half::{bf16, f16};
 use oxiwarp::{
-    AdaNorm, Affine, Device, Element, LaunchOverride, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
-    residual_tanh_gated_rms_norm_modulated,
+    AdaNorm, Affine, Device, Element, LaunchOverride, Norm, Overridable as _, ScaleShift, Stream,
+    residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated,
 };
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::case;

@@ -4,8 +4,8 @@
 //! Rows that share a block must not affect each other. The means of rows may be far from 0.
 use half::{bf16, f16};
 use oxiwarp::{
-    Affine, Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward,
-    norm_backward_workspace,
+    Affine, Device, Element, LaunchOverride, Overridable as _, ParameterGradients, Stream,
+    layer_norm_backward, norm_backward_workspace,
 };
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;

@@ -1,14 +1,7 @@
-//! Tensor maps: descriptors of tensors in global memory, and the TMA copies that use them.
+//! TMA copies, which use tensor maps.
 use super::barrier::Barrier;
 use crate::arch::hopper;
-
-/// A `CUtensorMap` (128 bytes), which the CUDA driver creates and a kernel receives as an argument.
-///
-/// TMA reads the map at the address of the kernel argument. A kernel therefore uses this address and never
-/// copies the map.
-#[repr(C, align(16))]
-#[derive(Clone, Copy)]
-pub struct TensorMap([u64; 16]);
+pub use crate::matrix::tensor_map::TensorMap;
 
 /// The address of a tensor map.
 #[derive(Clone, Copy)]

@@ -2,24 +2,31 @@
 //! partial sums of the weight's and bias's gradients. The second launch adds the partial sums of all blocks.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
+use kernels_gpu::rms::weight::Weight;
 
 use super::columns::{Columns, ParameterGradients};
 use super::plan::{Dims, RowKernel, RowSplit};
-use crate::device::launch::{Launch, args};
-use crate::error::finite;
+use crate::Launch;
+use crate::library::LaunchSite;
+use crate::operands::numbers::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Dtype, Result, Stream, View};
+
+/// A function that launches the kernel of the first launch.
+type RowsKernel = unsafe fn(LaunchSite, Operands, Weight, PartialSums, NormBackwardParams) -> Result<()>;
+/// A function that launches the kernel of the second launch.
+type SumsKernel = unsafe fn(LaunchSite, ColumnSums, ColumnSums, ColumnSumsParams) -> Result<()>;
 
 /// The kernels of one norm's backward pass.
 pub(crate) struct NormOp {
     pub op: &'static str,
     /// Whether the norm subtracts the mean (LayerNorm).
     pub layer: bool,
-    pub any_layout: &'static str,
-    pub block4: &'static str,
+    pub any_layout: RowsKernel,
+    pub block4: RowsKernel,
     /// The kernels that keep two and three packs (16-byte vectors) per thread, if the norm has them.
-    pub multi_row: Option<[&'static str; 2]>,
-    pub sums: &'static str,
+    pub multi_row: Option<[RowsKernel; 2]>,
+    pub sums: SumsKernel,
 }
 
 /// The operands of the backward pass, except the parameter gradients.
@@ -88,16 +95,11 @@ impl NormOp {
             (RowKernel::Registers, _) if layout.vector => self.block4,
             _ => self.any_layout,
         };
-        let shape = Launch {
-            grid: [plan.splits, dims.groups, 1],
-            block: [plan.team, plan.teams, 1],
-            shared_bytes: plan.shared_bytes,
-            carveout: None,
-        };
+        let shape = Launch::of([plan.splits, dims.groups, 1], [plan.team, plan.teams, 1]);
         if plan.splits > 0 {
             // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every tensor that the
             // kernel receives.
-            unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
+            unsafe { kernel(LaunchSite::new(device, layout.dtype, shape, stream)?, rows, weight, sums, p)? };
         }
         self.add_up(device, &columns, sums, &plan, &dims, stream)
     }
@@ -122,14 +124,10 @@ impl NormOp {
         };
         let (dweight, dbias) = (of(sums.dweight, columns.dweight), of(sums.dbias, columns.dbias));
         let p = ColumnSumsParams { splits: plan.splits, cols: dims.cols };
-        let shape = Launch {
-            grid: [dims.cols.div_ceil(COLUMNS), dims.groups, 2],
-            block: [COLUMNS, STRIPES, 1],
-            shared_bytes: COLUMNS * STRIPES * 4,
-            carveout: None,
-        };
+        let shape = Launch::of([dims.cols.div_ceil(COLUMNS), dims.groups, 2], [COLUMNS, STRIPES, 1]);
+        let site = LaunchSite::new(device, dims.dtype, shape, stream)?;
         // SAFETY: `run` checked the tensors that the kernel receives. For a gradient that is not requested,
         // the pointer is null, and the kernel does not write it.
-        unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }
+        unsafe { (self.sums)(site, dweight, dbias, p) }
     }
 }

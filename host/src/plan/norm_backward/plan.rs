@@ -1,6 +1,9 @@
 //! The division of the rows among the blocks in the backward pass of a norm.
-use crate::device::launch::MAX_GRID_YZ;
-use crate::device::ptx::arch::Arch;
+use crate::Arch;
+use crate::Kernels;
+use crate::MAX_GRID_YZ;
+use crate::launch::launch_override;
+use crate::library::library;
 use crate::{Device, Dtype, View};
 
 /// Maximum number of row groups. A group of rows has its own weight. The number of groups is the size of a
@@ -17,12 +20,12 @@ const THREADS: u32 = 128;
 /// The SM counts are constants and not queried from the device. All GPUs of an architecture therefore use the
 /// same number of blocks. They add the partial sums in the same order, and results are bitwise equal.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
-    let multiprocessors = match device.arch() {
+    let multiprocessors = match library(device).ok().and_then(Kernels::arch) {
         Some(Arch::Sm75) => 40,
         Some(Arch::Sm80) => 108,
         None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
     };
-    multiprocessors * device.launch_override().parallelism.unwrap_or((RESIDENT / threads).min(5))
+    multiprocessors * launch_override(device).parallelism.unwrap_or((RESIDENT / threads).min(5))
 }
 
 /// How a kernel reads and keeps a row.
@@ -49,15 +52,13 @@ pub(super) struct RowSplit {
     pub teams: u32,
     /// Blocks per group.
     pub splits: u32,
-    /// Bytes of shared memory per block.
-    pub shared_bytes: u32,
 }
 
 impl RowSplit {
     /// Plans the launch for the rows of `dims`. Several rows share a block if each needs less than 128
     /// threads. Longer rows get a block of their own.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
-        let (over, multi_row) = (device.launch_override(), dims.multi_row().filter(|_| layer));
+        let (over, multi_row) = (launch_override(device), dims.multi_row().filter(|_| layer));
         let (form, team) = match multi_row {
             Some(multi_row) if over.skip == 0 => multi_row,
             _ => dims.single_row(layer, over.skip > usize::from(multi_row.is_some())),
@@ -77,27 +78,8 @@ impl RowSplit {
             i32::MAX as u64
         };
         let splits = batches.min(max) as u32;
-        let shared_bytes = shared_bytes(layer, form, team, teams, dims);
-        Self { form, team, teams, splits, shared_bytes }
+        Self { form, team, teams, splits }
     }
-}
-
-/// Returns the bytes of shared memory per block. A reduction needs two f32 per warp and two buffers. Kernels
-/// with two or three packs (16-byte vectors) per thread need eight f32 per warp. LayerNorm also keeps the
-/// sums for the bias in shared memory. If several rows share a block, their sums are added there too.
-fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims) -> u32 {
-    let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
-    if matches!(form, RowKernel::Rows2 | RowKernel::Registers3) {
-        return threads / 32 * 64;
-    }
-    let dbias = if form == RowKernel::Registers && layer {
-        threads * dims.packs_in_registers() * lanes * 4
-    } else {
-        0
-    };
-    let over_teams =
-        if form == RowKernel::Registers && threads > team.max(32) { threads * lanes * 4 } else { 0 };
-    threads / 32 * 16 + dbias + over_teams
 }
 
 /// The properties of the rows on which a plan depends.

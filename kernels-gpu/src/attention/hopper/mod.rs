@@ -4,11 +4,14 @@
 //!
 //! - `params`, `shape`: tile sizes ([`Tiles`](params::Tiles)), kernel argument and kernel types.
 //! - `layout`: regions and mbarriers in shared memory.
+//! - `kernel`: the body of the kernels.
 //! - `schedule`: order of the query tiles.
 //! - `producer`: the loads.
 //! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the computation.
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
+#[cfg(target_feature = "sm_90a")]
+pub(crate) mod kernel;
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod layout;
 #[cfg(target_feature = "sm_90a")]

@@ -1,0 +1,9 @@
+//! The type of a tensor map, which describes a tensor in global memory to the TMA unit.
+
+/// A `CUtensorMap` (128 bytes), which the CUDA driver creates and a kernel receives as an argument.
+///
+/// TMA reads the map at the address of the kernel argument. A kernel therefore uses this address and never
+/// copies the map.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+pub struct TensorMap(pub [u64; 16]);

@@ -1,0 +1,65 @@
+//! Guards that change a setting of the calling thread and restore it.
+use std::ffi::c_void;
+
+use cust::context::{Context, CurrentContext};
+
+use super::raw;
+use crate::Result;
+
+/// Guard that makes a context current in this thread. When dropped, it restores the previous context.
+pub(crate) struct Current {
+    before: *mut c_void,
+    changed: bool,
+}
+
+impl Current {
+    pub fn set(context: &Context) -> Result<Self> {
+        let before = Self::get()?;
+        let changed = before != context.as_raw().cast();
+        if changed {
+            CurrentContext::set_current(context).map_err(raw::failed("cuCtxSetCurrent"))?;
+        }
+        Ok(Self { before, changed })
+    }
+
+    /// Returns the guard for code that changes the current context by itself.
+    pub fn restore() -> Result<Self> {
+        Ok(Self { before: Self::get()?, changed: true })
+    }
+
+    fn get() -> Result<*mut c_void> {
+        let mut before = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer to `before`.
+        raw::check("cuCtxGetCurrent", unsafe { raw::cuCtxGetCurrent(&mut before) })?;
+        Ok(before)
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.changed {
+            // SAFETY: `before` was the current context when this guard was made.
+            unsafe { raw::cuCtxSetCurrent(self.before) };
+        }
+    }
+}
+
+/// Guard that sets the stream capture mode of this thread to relaxed. The thread may then call functions that
+/// an ongoing stream capture would forbid, for example `cuMemAlloc`.
+pub(crate) struct Relaxed(i32);
+
+impl Relaxed {
+    pub fn new() -> Self {
+        let mut mode = raw::RELAXED;
+        // SAFETY: the driver reads and writes only `mode`, the capture mode of this thread.
+        unsafe { raw::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: the driver reads and writes only this field.
+        unsafe { raw::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}

@@ -1,0 +1,88 @@
+//! Allocation of device memory, and copies.
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cust::error::CudaError;
+use cust::memory::{CopyDestination, DeviceBuffer};
+
+use super::current::Relaxed;
+use super::gpu::Gpu;
+use super::raw;
+use crate::{Error, Result, Stream};
+
+/// Device memory, which is freed when the value is dropped.
+pub(crate) struct Memory {
+    gpu: Arc<Gpu>,
+    bytes: ManuallyDrop<DeviceBuffer<u8>>,
+}
+
+impl Memory {
+    /// Allocates `bytes` bytes of uninitialized device memory.
+    pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
+        // A stream capture in this thread would otherwise forbid the allocation, so use the relaxed mode.
+        let (_current, _relaxed) = (gpu.current()?, Relaxed::new());
+        // SAFETY: the memory is read only as numbers, for which every bit pattern is valid.
+        match unsafe { DeviceBuffer::uninitialized(bytes.max(1)) } {
+            Ok(memory) => Ok(Self { gpu: gpu.clone(), bytes: ManuallyDrop::new(memory) }),
+            Err(CudaError::OutOfMemory) => Err(Error::OutOfMemory { device: gpu.name.clone(), bytes }),
+            Err(error) => Err(raw::failed("cuMemAlloc")(error)),
+        }
+    }
+
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.bytes.as_device_ptr().as_raw()
+    }
+
+    /// Copies `from` to the start of the memory, which must be long enough. It blocks until the data is on the
+    /// device, so that launches on every stream can read the data.
+    pub fn upload(&mut self, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let _current = self.gpu.current()?;
+        self.bytes.index(..from.len()).copy_from(from).map_err(raw::failed("cuMemcpyHtoD"))?;
+        // From pageable memory, `cuMemcpyHtoD` returns when it has copied the data to a staging buffer. The
+        // transfer to the device may still run on the legacy default stream. An `OwnedStream` does not wait
+        // for that stream, so wait for the transfer here.
+        // SAFETY: the null handle is the legacy default stream of the current context.
+        raw::check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(std::ptr::null_mut()) })
+    }
+
+    /// Copies the bytes `range` to the host, after earlier work on the legacy default stream.
+    pub fn download(&self, to: &mut [u8], range: Range<usize>) -> Result<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let _current = self.gpu.current()?;
+        self.bytes.index(range).copy_to(to).map_err(raw::failed("cuMemcpyDtoH"))
+    }
+
+    /// Copies `bytes` bytes from `from`, on `stream`. The function returns before the copy is done.
+    ///
+    /// # Safety
+    /// Both values must have `bytes` bytes, and stay valid until the copy is done.
+    pub unsafe fn copy_from(&self, from: &Self, bytes: usize, stream: Stream) -> Result<()> {
+        let _current = self.gpu.current()?;
+        // SAFETY: the caller guarantees that both addresses are valid until the copy is done.
+        raw::check("cuMemcpyDtoDAsync", unsafe {
+            raw::cuMemcpyDtoDAsync_v2(self.address(), from.address(), bytes, stream.as_raw())
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.current() else { return };
+        let _relaxed = Relaxed::new();
+        // SAFETY: the memory is dropped only here.
+        unsafe { ManuallyDrop::drop(&mut self.bytes) };
+    }
+}
+
+/// Converts an address to the pointer that a view has.
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    address as usize as *mut c_void
+}

@@ -1,0 +1,16 @@
+//! GPUs through the crate `cust`: primary contexts that torch also uses, modules, memory, events and streams.
+//!
+//! [`raw`] declares the driver functions that `cust` lacks.
+mod current;
+mod gpu;
+pub(crate) mod memory;
+pub(crate) mod module;
+pub(crate) mod raw;
+mod stream;
+mod sync;
+mod tensor_map;
+
+pub(crate) use gpu::{Gpu, count, describe, index_of};
+pub(crate) use module::{Function, Module};
+pub use stream::{Event, Graph, OwnedStream};
+pub use tensor_map::HeadsMap;

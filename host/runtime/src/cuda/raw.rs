@@ -1,0 +1,149 @@
+//! Driver functions that the crate `cust` lacks. Each has the reason.
+//!
+//! The result of a function is an integer. The crate `driver` defines the functions: it returns
+//! `CUDA_ERROR_UNKNOWN` for a code that the enum of `cust` lacks, and keeps the driver's code.
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use cust::error::CudaError;
+
+use crate::{Error, Result};
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+pub const RELAXED: c_int = 2;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`
+pub const THREAD_LOCAL: c_int = 1;
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
+pub const ERROR_LOG: [c_int; 2] = [5, 6];
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`
+pub const MAX_SHARED_OPT_IN: c_int = 97;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+pub const MAX_SHARED: c_int = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
+pub const CARVEOUT: c_int = 9;
+/// `CU_STREAM_NON_BLOCKING`
+pub const NON_BLOCKING: c_uint = 1;
+/// CUDA 12.3, the first driver version that keeps programmatic dependent launch when a stream is captured to
+/// a graph.
+pub const CAPTURES_OVERLAPPING: (i32, i32) = (12, 3);
+
+/// `CUlaunchAttribute`: an identifier, and a union of 64 bytes that is aligned to 8 bytes.
+#[repr(C, align(8))]
+pub struct LaunchAttribute {
+    id: c_int,
+    _padding: c_int,
+    value: [c_int; 16],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION` with the value 1.
+pub static OVERLAPPING: LaunchAttribute =
+    LaunchAttribute { id: 6, _padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
+
+/// `CUlaunchConfig`
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: *mut c_void,
+    pub attributes: *const LaunchAttribute,
+    pub attribute_count: c_uint,
+}
+
+unsafe extern "C" {
+    // `cust` launches only on its own streams, not on those of torch, and without launch attributes.
+    pub fn cuLaunchKernelEx(
+        config: *const LaunchConfig,
+        function: *mut c_void,
+        args: *const *const c_void,
+        extra: *const *const c_void,
+    ) -> c_uint;
+    // `Module::from_ptx` of `cust` discards the log of the driver's compiler.
+    #[rustfmt::skip]
+    pub fn cuModuleLoadDataEx(
+        module: *mut *mut c_void,
+        image: *const c_void,
+        count: c_uint,
+        options: *const c_int,
+        values: *mut *mut c_void,
+    ) -> c_uint;
+    // `cust` reads attributes of a function, but does not set them.
+    pub fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> c_uint;
+    // `DeviceAttribute` of `cust` ends at number 91.
+    pub fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_uint;
+    // `cust` has no function for the current context, which may be null or belong to another library.
+    pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
+    pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
+    // `cust` has no capture modes, no stream capture and no executable graphs.
+    pub fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_uint;
+    pub fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_int) -> c_uint;
+    pub fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> c_uint;
+    pub fn cuGraphInstantiateWithFlags(exec: *mut *mut c_void, graph: *mut c_void, flags: u64) -> c_uint;
+    pub fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> c_uint;
+    pub fn cuGraphExecDestroy(exec: *mut c_void) -> c_uint;
+    pub fn cuGraphDestroy(graph: *mut c_void) -> c_uint;
+    // `cust` copies asynchronously only on its own streams.
+    pub fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> c_uint;
+    // `Stream::new` of `cust` removes the flag `NON_BLOCKING`.
+    pub fn cuStreamCreateWithPriority(stream: *mut *mut c_void, flags: c_uint, priority: c_int) -> c_uint;
+    // `cust` has no value for the legacy default stream.
+    pub fn cuStreamSynchronize(stream: *mut c_void) -> c_uint;
+    // `cust` has no tensor maps.
+    #[rustfmt::skip]
+    pub fn cuTensorMapEncodeTiled(
+        map: *mut c_void,
+        dtype: c_int,
+        rank: c_uint,
+        address: *const c_void,
+        dims: *const u64,
+        strides: *const u64,
+        box_sizes: *const c_uint,
+        steps: *const c_uint,
+        interleave: c_int,
+        swizzle: c_int,
+        promotion: c_int,
+        fill: c_int,
+    ) -> c_uint;
+    // `CudaError` of `cust` formats the text with quotation marks, and only for codes that it knows.
+    fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
+}
+
+/// Returns the driver's description of an error code.
+pub fn text(code: c_uint) -> String {
+    let mut text = std::ptr::null();
+    // SAFETY: the driver writes a pointer to a static string to `text`, or leaves it null.
+    unsafe { cuGetErrorString(code, &mut text) };
+    if text.is_null() {
+        return format!("unknown error {code}");
+    }
+    // SAFETY: `text` is not null, and the driver's string ends with NUL and lives until the process ends.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Returns the error of the driver function `call`. `code` is its result, as the crate `driver` returned it.
+fn error(call: &'static str, code: c_uint) -> Error {
+    let code = if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code };
+    Error::Driver { call, code, text: text(code) }
+}
+
+/// Returns an error unless `code`, the result of the driver function `call`, is success.
+pub fn check(call: &'static str, code: c_uint) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(error(call, code)) }
+}
+
+/// Returns a function that converts an error of `cust` to an error that names the driver function `call`.
+pub fn failed(call: &'static str) -> impl Fn(CudaError) -> Error {
+    move |code| error(call, code as c_uint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_cust_keeps_its_code() {
+        let Error::Driver { call, code, .. } = failed("cuMemAlloc")(CudaError::NotPermitted) else {
+            panic!("another error")
+        };
+        assert_eq!((call, code), ("cuMemAlloc", 800));
+    }
+}

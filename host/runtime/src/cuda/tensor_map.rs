@@ -1,0 +1,80 @@
+//! Tensor maps (`CUtensorMap`). A tensor map describes a tensor in global memory to the TMA unit of Hopper
+//! and newer GPUs.
+use std::ffi::{c_int, c_void};
+
+use cuda_std::tensor_map::TensorMap;
+
+use super::gpu::Gpu;
+use super::raw;
+use crate::{Device, Dtype, Error, Result};
+
+/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `…_BFLOAT16`
+const F16: c_int = 6;
+const BF16: c_int = 9;
+/// `CU_TENSOR_MAP_SWIZZLE_128B` and `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`
+const SWIZZLE_128: c_int = 3;
+const PROMOTION_256: c_int = 3;
+
+/// The alignment that the driver expects of a tensor map that it writes.
+#[repr(C, align(64))]
+struct Aligned([u64; 16]);
+
+/// Queries, keys, values or output of attention in 16-bit elements, described for a tensor map.
+#[derive(Clone, Copy)]
+pub struct HeadsMap {
+    /// Address of the first element.
+    pub base: *const c_void,
+    /// `F16` or `Bf16`.
+    pub dtype: Dtype,
+    /// Number of columns, tokens, heads and batches. None is 0.
+    pub sizes: [u64; 4],
+    /// Strides in bytes between tokens, heads and batches. Each must be a multiple of 16 and less than 2^40.
+    pub strides: [u64; 3],
+    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. The copy has the 128-byte
+    /// swizzle in shared memory. Elements outside the tensor are filled with zeros.
+    pub part: [u32; 2],
+}
+
+impl Device {
+    /// Encodes the tensor map with `cuTensorMapEncodeTiled`. This driver function does not access the GPU, so
+    /// it is allowed during stream capture.
+    ///
+    /// # Errors
+    /// Returns a driver error. Also fails on the CPU executor, which has no tensor maps.
+    pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
+        let Some(gpu) = self.gpu() else {
+            let why = "the CPU executor has no tensor maps".into();
+            return Err(Error::Unsupported { op: "Device::tensor_map", why });
+        };
+        encode(gpu, heads)
+    }
+}
+
+fn encode(gpu: &Gpu, heads: &HeadsMap) -> Result<TensorMap> {
+    let _current = gpu.current()?;
+    let mut map = Aligned([0; 16]);
+    let dtype = if heads.dtype == Dtype::Bf16 { BF16 } else { F16 };
+    let [columns, tokens] = heads.part;
+    let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
+    let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
+    let (interleave, fill) = (0, 0);
+    // SAFETY: the driver writes only to `map`. The tensor has rank 4. As the driver expects, `strides` has 3
+    // values, and each of the other arrays has 4 values.
+    let code = unsafe {
+        raw::cuTensorMapEncodeTiled(
+            (&raw mut map).cast(),
+            dtype,
+            4,
+            heads.base,
+            sizes,
+            strides,
+            part.as_ptr(),
+            steps.as_ptr(),
+            interleave,
+            SWIZZLE_128,
+            PROMOTION_256,
+            fill,
+        )
+    };
+    raw::check("cuTensorMapEncodeTiled", code).map(|()| TensorMap(map.0))
+}

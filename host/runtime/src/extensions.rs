@@ -1,0 +1,76 @@
+//! Values of other crates that belong to a device.
+use std::any::Any;
+use std::sync::OnceLock;
+
+/// At most one value per type. A value is made on first use and is never dropped.
+#[derive(Default)]
+pub(crate) struct Extensions(OnceLock<&'static Node>);
+
+/// A node of a list that only grows, so that a lookup needs no lock.
+struct Node {
+    value: Box<dyn Any + Send + Sync>,
+    next: OnceLock<&'static Node>,
+}
+
+impl Extensions {
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Returns the value of type `T`. If there is none, calls `make` and stores its result. If several threads
+    /// call `make` at the same time, one result is stored, and all threads return it.
+    #[inline]
+    pub fn get_or_make<T: Any + Send + Sync, E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<&'static T, E> {
+        let mut place = &self.0;
+        while let Some(node) = place.get() {
+            match node.value.downcast_ref() {
+                Some(value) => return Ok(value),
+                None => place = &node.next,
+            }
+        }
+        self.append(make()?)
+    }
+
+    #[cold]
+    fn append<T: Any + Send + Sync, E>(&self, value: T) -> Result<&'static T, E> {
+        let new = Box::leak(Box::new(Node { value: Box::new(value), next: OnceLock::new() }));
+        let mut place = &self.0;
+        loop {
+            let node = place.get_or_init(|| new);
+            match node.value.downcast_ref() {
+                Some(value) => return Ok(value),
+                None => place = &node.next,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_type_has_one_value() {
+        let extensions = Extensions::default();
+        let number = |value: u32| extensions.get_or_make(|| Ok::<_, ()>(value));
+        assert_eq!(extensions.get_or_make(|| Err::<u32, _>("later")), Err("later"));
+        assert_eq!(number(1), Ok(&1));
+        assert_eq!(extensions.get_or_make(|| Ok::<_, ()>("text")), Ok(&"text"));
+        assert_eq!(number(2), Ok(&1), "the first value stays");
+        assert_eq!(extensions.get_or_make(|| Ok::<_, ()>("other")), Ok(&"text"));
+    }
+
+    #[test]
+    fn threads_get_the_same_value() {
+        let extensions = Extensions::default();
+        let values = std::thread::scope(|scope| {
+            let make = |value: usize| extensions.get_or_make(|| Ok::<_, ()>(value)).copied();
+            let threads: Vec<_> = (0..8).map(|value| scope.spawn(move || make(value))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+    }
+}

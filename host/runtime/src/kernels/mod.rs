@@ -1,0 +1,370 @@
+//! Loading and launching kernels.
+mod overlap;
+mod ptx;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cuda_std::cpu;
+use cuda_std::launch::{AnyElement, Argument, Entry, Kernel, KernelElement, Launcher};
+use half::{bf16, f16};
+
+use self::overlap::Instructions;
+pub use self::ptx::{Ptx, Unit};
+use crate::cuda::module::c_text;
+use crate::cuda::{Function, Gpu, Module};
+use crate::{Arch, Device, Dtype, Error, Launch, Result, Stream};
+
+/// The kernels of a crate, loaded on a device. A GPU runs their PTX. The CPU executor runs their Rust
+/// functions. The package `examples/own-kernel` is a complete example.
+pub struct Kernels {
+    device: Device,
+    by_name: HashMap<&'static str, &'static Kernel>,
+    loaded: Loaded,
+}
+
+enum Loaded {
+    Cuda(OnGpu),
+    Cpu,
+}
+
+/// Kernels on a GPU.
+struct OnGpu {
+    gpu: Arc<Gpu>,
+    /// The architecture of the PTX.
+    arch: Arch,
+    /// The PTX from which kernels are loaded at their first launch.
+    ptx: Vec<&'static Ptx>,
+    /// Whether launches use programmatic dependent launch. Each kernel then contains an instruction that
+    /// waits for earlier launches.
+    overlaps: bool,
+    /// The functions by the address of their [`Kernel`].
+    functions: RwLock<HashMap<usize, &'static Function, BuildHasherDefault<AddressHasher>>>,
+}
+
+impl Kernels {
+    /// Loads kernels on `device`.
+    ///
+    /// - `ptx` is the PTX that `cuda_builder` made from the crate, for one or more architectures.
+    /// - `entries` is the table `KERNELS` that [`entry!`](cuda_std::entry!) makes. If a crate has several
+    ///   tables, chain them.
+    ///
+    /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
+    /// The CPU executor calls the Rust functions of the entries instead.
+    ///
+    /// # Errors
+    /// Returns an error in these cases:
+    ///
+    /// - The GPU can run none of the architectures in `ptx`.
+    /// - The driver rejects the PTX. The error contains the driver's log.
+    /// - A kernel of `entries` is not in the PTX.
+    pub fn load(
+        device: &Device,
+        ptx: &[(Arch, &str)],
+        entries: impl IntoIterator<Item = &'static Entry>,
+    ) -> Result<Self> {
+        let by_name: HashMap<_, _> = by_name(entries);
+        let Some(gpu) = device.gpu() else {
+            return Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cpu });
+        };
+        let runs = |arch: Arch| arch.runs_on(gpu.capability) && arch.limit() <= gpu.arch.limit();
+        let Some((arch, text)) = ptx.iter().filter(|(arch, _)| runs(*arch)).max_by_key(|(arch, _)| *arch)
+        else {
+            return Err(no_ptx(gpu, ptx.iter().map(|(arch, _)| *arch)));
+        };
+        let _current = gpu.current()?;
+        let module = Module::load(gpu, "PTX", *arch, &c_text(text)?)?;
+        let function = |kernel: &&'static Kernel| Ok((address(kernel), module.function(kernel.name)?));
+        let functions = by_name.values().map(function).collect::<Result<Vec<_>>>()?;
+        module.keep();
+        let functions = functions.into_iter().map(|(address, function)| (address, leak(function))).collect();
+        let functions = RwLock::new(functions);
+        let on_gpu = OnGpu { gpu: gpu.clone(), arch: *arch, ptx: vec![], overlaps: false, functions };
+        Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
+    }
+
+    /// Prepares the kernels of a library. A GPU loads each kernel at its first launch, from the newest PTX that
+    /// it can run. Launches overlap as the kernels declare: see [`Overlap`](cuda_std::launch::Overlap). `ptx` is
+    /// ordered by architecture, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the GPU can run none of the architectures in `ptx`.
+    pub fn of_library(
+        device: &Device,
+        ptx: &'static [Ptx],
+        entries: impl IntoIterator<Item = &'static Entry>,
+    ) -> Result<Self> {
+        let by_name = by_name(entries);
+        let Some(gpu) = device.gpu() else {
+            return Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cpu });
+        };
+        let chosen = choose(ptx, gpu.capability, gpu.arch);
+        let Some(newest) = chosen.first() else {
+            return Err(no_ptx(gpu, ptx.iter().map(|ptx| ptx.arch)));
+        };
+        let (arch, overlaps) = (newest.arch, newest.arch >= Arch::Sm90 && gpu.overlaps);
+        let on_gpu = OnGpu { gpu: gpu.clone(), arch, ptx: chosen, overlaps, functions: RwLock::default() };
+        Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
+    }
+
+    /// Returns the device on which the kernels are loaded.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the architecture of the loaded PTX, or `None` on the CPU executor.
+    pub fn arch(&self) -> Option<Arch> {
+        match &self.loaded {
+            Loaded::Cuda(on_gpu) => Some(on_gpu.arch),
+            Loaded::Cpu => None,
+        }
+    }
+
+    /// Returns whether kernels of PTX for `arch` can be launched.
+    pub fn has(&self, arch: Arch) -> bool {
+        match &self.loaded {
+            Loaded::Cuda(on_gpu) => on_gpu.arch == arch || on_gpu.ptx.iter().any(|ptx| ptx.arch == arch),
+            Loaded::Cpu => false,
+        }
+    }
+
+    /// Returns the place of a launch: these kernels with a stream and a launch shape. The functions that
+    /// [`entry!`](cuda_std::entry!) makes take it as their first argument.
+    ///
+    /// ```
+    /// use cuda_std::prelude::*;
+    /// use oxiwarp_runtime::{Device, Kernels, Launch, Stream};
+    ///
+    /// /// # Safety
+    /// /// `x` has one element per thread of the launch.
+    /// unsafe fn twice<T: Elem>(x: *mut T) {
+    ///     // SAFETY: each thread has its own element.
+    ///     unsafe {
+    ///         let x = x.add(thread::index()[0] as usize);
+    ///         *x = T::from_f32((*x).to_f32() * 2.0);
+    ///     }
+    /// }
+    /// entry!(twice<T: [f32, bf16]>(x: *mut T) => twice::<T>(x));
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let device = Device::cpu();
+    /// let kernels = Kernels::load(&device, &[], KERNELS)?;
+    /// let mut x = device.upload(&[1.0_f32, 2.0])?;
+    /// let shape = Launch::of([1, 1, 1], [2, 1, 1]);
+    /// // SAFETY: `x` has two elements, and the launch has two threads.
+    /// unsafe { launch::twice(kernels.on(Stream::default(), shape), x.as_mut_ptr())? };
+    /// assert_eq!(x.download()?, [2.0, 4.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on<'a>(&'a self, stream: Stream<'a>, shape: Launch) -> Site<'a> {
+        Site { kernels: self, stream, shape }
+    }
+
+    /// Returns the place of a launch, as [`Kernels::on`] does, for an element type that is known only at run
+    /// time. The launch fails with [`Error::NoKernel`] if the kernel has no variant for `dtype`.
+    pub fn on_dtype<'a>(&'a self, dtype: Dtype, stream: Stream<'a>, shape: Launch) -> DtypeSite<'a> {
+        DtypeSite { site: self.on(stream, shape), dtype }
+    }
+
+    /// Launches the kernel `name`, for example `"l2_normalize_bf16"`, on `stream`. Make `args` with the macro
+    /// [`args!`](crate::args). A CUDA graph can capture the launch. On the CPU executor, the launch is done
+    /// when this function returns.
+    ///
+    /// Prefer the functions that [`entry!`](cuda_std::entry!) makes: they check the arguments at compile time.
+    ///
+    /// # Safety
+    /// The types of the arguments must match the kernel's declaration. This function checks only their number
+    /// and sizes. The kernel's own safety requirements must hold until the launch is done.
+    ///
+    /// # Errors
+    /// Returns an error in these cases:
+    ///
+    /// - There is no kernel `name`. The message contains the name that is most similar.
+    /// - The number or the size of the arguments differs from the kernel's declaration.
+    /// - The device does not support the launch shape.
+    /// - The CPU executor detects an error in the kernel, for example a data race.
+    pub unsafe fn launch(&self, name: &str, shape: Launch, stream: Stream, args: &[Argument]) -> Result<()> {
+        let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
+        kernel.check(args).map_err(Error::Arguments)?;
+        let args: Vec<_> = args.iter().map(Argument::as_ptr).collect();
+        // SAFETY: the caller passes arguments of the types that the kernel declares.
+        unsafe { self.launch_kernel(kernel, shape, stream, &args) }
+    }
+
+    /// Launches `kernel`, which is one of these kernels. Libraries that select the element type at run time use
+    /// this function to implement a [`Launcher`].
+    ///
+    /// # Safety
+    /// `args` must have a pointer to a value of each parameter's type. The kernel's own safety requirements
+    /// must hold until the launch is done.
+    ///
+    /// # Errors
+    /// The same as [`Kernels::launch`].
+    #[inline]
+    pub unsafe fn launch_kernel(
+        &self,
+        kernel: &'static Kernel,
+        shape: Launch,
+        stream: Stream,
+        args: &[*const c_void],
+    ) -> Result<()> {
+        match &self.loaded {
+            Loaded::Cuda(on_gpu) => {
+                let _current = on_gpu.gpu.current()?;
+                let function = on_gpu.function(kernel)?.ok_or_else(|| self.no_kernel(kernel.name))?;
+                // SAFETY: the caller passes the arguments that the kernel declares.
+                let shared_bytes =
+                    kernel.shared.map_or(shape.shared_bytes, |shared| unsafe { shared(shape.block, args) });
+                let shape = Launch { shared_bytes, ..shape };
+                // SAFETY: the caller passes the arguments that the kernel declares.
+                unsafe { function.launch(&shape, stream, on_gpu.overlaps, args) }
+            }
+            Loaded::Cpu => {
+                let Launch { grid, block, shared_bytes, .. } = shape;
+                // SAFETY: the caller passes the arguments that the kernel declares.
+                unsafe { cpu::launch(kernel, &cpu::Launch { grid, block, shared_bytes }, args) }?;
+                Ok(())
+            }
+        }
+    }
+
+    fn no_kernel(&self, name: &str) -> Error {
+        let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
+        let nearest = self.by_name.keys().copied().min_by_key(|known| (distance(known), *known));
+        let similar = nearest.filter(|known| *known != name && distance(known) <= name.len().div_ceil(3));
+        Error::NoKernel { kernel: name.into(), similar: similar.map(Into::into) }
+    }
+}
+
+impl OnGpu {
+    /// Returns a kernel as a driver function. If the kernel has not been loaded, this function loads it as a
+    /// module that contains only this kernel. Returns `None` if the PTX does not have the kernel.
+    #[inline]
+    fn function(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
+        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&address(kernel)) {
+            Some(function) => Ok(Some(function)),
+            None => {
+                drop(known);
+                self.load(kernel)
+            }
+        }
+    }
+
+    #[cold]
+    fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
+        let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
+        let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
+        let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
+        // Load the kernel without the lock. The driver may compile for seconds, and launches of other kernels
+        // must not wait for this. If several threads load the same kernel, the first one stores its module.
+        // Each other thread unloads its own module after it has released the lock.
+        let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
+        let function = module.function(kernel.name)?;
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        let stored = *functions.entry(address(kernel)).or_insert_with(|| leak(function));
+        let first = stored.is_of(&module, kernel.name);
+        drop(functions);
+        if first {
+            module.keep();
+        }
+        Ok(Some(stored))
+    }
+}
+
+/// Returns the PTX of a library that a GPU uses: the newest that it can run, and before it the PTX that runs
+/// only on this compute capability, such as `sm_90a`. `limit` is the newest architecture to use.
+fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
+    let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
+    let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;
+    let Some(newest) = ptx.iter().filter(runs).rfind(portable) else { return vec![] };
+    let same = |ptx: &&Ptx| ptx.arch.is_native() && ptx.arch.capability() == newest.arch.capability();
+    [newest].into_iter().chain(ptx.iter().filter(runs).filter(same)).collect()
+}
+
+fn no_ptx(gpu: &Gpu, archs: impl Iterator<Item = Arch>) -> Error {
+    let names: Vec<_> = archs.filter(|arch| !arch.is_native()).map(Arch::name).collect();
+    let available =
+        if names.is_empty() { "no GPU: the build selected none".into() } else { names.join(", ") };
+    Error::Capability { device: gpu.name.clone(), capability: gpu.capability, available }
+}
+
+fn by_name(entries: impl IntoIterator<Item = &'static Entry>) -> HashMap<&'static str, &'static Kernel> {
+    entries.into_iter().flat_map(Entry::kernels).map(|kernel| (kernel.name, kernel)).collect()
+}
+
+/// Returns the key of a kernel: its address, because a kernel is a static variable.
+fn address(kernel: &'static Kernel) -> usize {
+    std::ptr::from_ref(kernel).addr()
+}
+
+fn leak(function: Function) -> &'static Function {
+    Box::leak(Box::new(function))
+}
+
+/// Hashes an address with one multiplication.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys are addresses");
+    }
+    fn write_usize(&mut self, address: usize) {
+        let product = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product ^ product >> 32;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The place of a launch, from [`Kernels::on`].
+#[derive(Clone, Copy)]
+pub struct Site<'a> {
+    kernels: &'a Kernels,
+    stream: Stream<'a>,
+    shape: Launch,
+}
+
+macro_rules! launches {
+    ($($t:ty),*) => { $(
+        impl Launcher<$t> for Site<'_> {
+            type Error = Error;
+
+            #[inline]
+            unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
+                let element = <$t as KernelElement>::NAME.unwrap_or_default();
+                let kernel = entry.kernel(element).expect("the launch function checks the element type");
+                // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety
+                // conditions.
+                unsafe { self.kernels.launch_kernel(kernel, self.shape, self.stream, args) }
+            }
+        }
+    )* };
+}
+launches!(f32, f16, bf16);
+
+/// The place of a launch, from [`Kernels::on_dtype`].
+#[derive(Clone, Copy)]
+pub struct DtypeSite<'a> {
+    site: Site<'a>,
+    dtype: Dtype,
+}
+
+impl Launcher<AnyElement> for DtypeSite<'_> {
+    type Error = Error;
+
+    #[inline]
+    unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
+        let Site { kernels, stream, shape } = self.site;
+        let Some(kernel) = entry.kernel(self.dtype.name()) else {
+            return Err(kernels.no_kernel(&format!("{}_{}", entry.name, self.dtype)));
+        };
+        // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
+        unsafe { kernels.launch_kernel(kernel, shape, stream, args) }
+    }
+}

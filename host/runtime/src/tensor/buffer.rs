@@ -1,0 +1,255 @@
+//! Owned device memory, for programs without a tensor library.
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::view::contiguous;
+use crate::cuda::memory::{Memory, pointer};
+use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
+
+/// Alignment in bytes of buffers for the CPU executor: one L2 line. On a GPU, the CUDA driver aligns buffers
+/// to 256 bytes.
+const ALIGN: usize = cuda_std::l2::LINE as usize;
+
+/// `len` elements of `T` on a device.
+pub struct Buffer<T> {
+    device: Device,
+    memory: Place,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+/// The memory of a buffer.
+enum Place {
+    Gpu(Memory),
+    /// The address. The allocation has the layout that [`host_layout`] returns for the buffer's bytes.
+    Host(*mut u8),
+}
+
+// SAFETY: the buffer owns its memory, and `&self` allows only reads.
+unsafe impl<T: Send> Send for Buffer<T> {}
+// SAFETY: `&self` allows only reads.
+unsafe impl<T: Sync> Sync for Buffer<T> {}
+
+impl Device {
+    /// Allocates `len` elements and sets every byte to 0xFF, which means NaN or -1. An element that a kernel
+    /// fails to write then has a value that tests notice.
+    ///
+    /// # Errors
+    /// Returns an error if there is not enough memory.
+    pub fn alloc<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
+        let mut buffer = self.reserve(len)?;
+        buffer.fill(&vec![T::POISON; len])?;
+        Ok(buffer)
+    }
+
+    /// Copies `values` to a new buffer on the device.
+    ///
+    /// # Errors
+    /// Returns an error if there is not enough memory or the copy fails.
+    pub fn upload<T: Scalar>(&self, values: &[T]) -> Result<Buffer<T>> {
+        let mut buffer = self.reserve(values.len())?;
+        buffer.fill(values)?;
+        Ok(buffer)
+    }
+
+    /// Allocates `len` elements. On the CPU executor they are zero, on a GPU they are uninitialized.
+    ///
+    /// # Errors
+    /// Returns an error if there is not enough memory.
+    pub fn reserve<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
+        let out_of_memory = |bytes| Error::OutOfMemory { device: self.name().into(), bytes };
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize - ALIGN);
+        let bytes = bytes.ok_or_else(|| out_of_memory(usize::MAX))?;
+        let memory = match self.gpu() {
+            Some(gpu) => Place::Gpu(Memory::new(gpu, bytes)?),
+            None => {
+                // SAFETY: `host_layout` returns a layout of at least one byte.
+                let address = unsafe { std::alloc::alloc_zeroed(host_layout(bytes)) };
+                if address.is_null() {
+                    return Err(out_of_memory(bytes));
+                }
+                Place::Host(address)
+            }
+        };
+        Ok(Buffer { device: self.clone(), memory, len, element: PhantomData })
+    }
+}
+
+fn host_layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes.max(1), ALIGN).expect("a buffer smaller than the address space")
+}
+
+impl<T: Scalar> Buffer<T> {
+    /// Copies `values`, which has the length of the buffer, to the buffer.
+    fn fill(&mut self, values: &[T]) -> Result<()> {
+        assert_eq!(values.len(), self.len);
+        match &mut self.memory {
+            Place::Gpu(memory) => memory.upload(bytes_of(values)),
+            // SAFETY: `values` and the buffer have the same length, as `assert_eq!` has checked.
+            Place::Host(address) => unsafe {
+                std::ptr::copy_nonoverlapping(values.as_ptr(), address.cast(), values.len());
+                Ok(())
+            },
+        }
+    }
+
+    /// Returns the address of the first element, for a kernel's argument.
+    pub fn as_ptr(&self) -> *const T {
+        match &self.memory {
+            Place::Gpu(memory) => pointer(memory.address()).cast(),
+            Place::Host(address) => address.cast(),
+        }
+    }
+
+    /// Returns the address of the first element, for the argument of a kernel that writes it.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.as_ptr().cast_mut()
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the buffer has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the elements as a contiguous tensor of `shape`.
+    ///
+    /// # Errors
+    /// Returns an error if `shape` has more elements than the buffer.
+    pub fn view(&self, shape: &[i64]) -> Result<View<'_>> {
+        self.view_strided(0, shape, &contiguous(shape))
+    }
+
+    /// Returns the elements as a contiguous, writable tensor of `shape`.
+    ///
+    /// # Errors
+    /// Same as [`Buffer::view`].
+    pub fn view_mut(&mut self, shape: &[i64]) -> Result<ViewMut<'_>> {
+        self.view_strided_mut(0, shape, &contiguous(shape))
+    }
+
+    /// Returns the tensor of `shape` and `strides` (in elements) that starts at element `offset`.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor extends past the end of the buffer.
+    pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
+        let ptr = self.inside(offset, shape, strides)?;
+        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
+        // buffer.
+        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
+            .map(|view| view.placed(self.device.location()))
+    }
+
+    /// Like [`Buffer::view_strided`], for writing.
+    ///
+    /// # Errors
+    /// Same as [`Buffer::view_strided`].
+    pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
+        let ptr = self.inside(offset, shape, strides)?;
+        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
+        // buffer mutably.
+        unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
+            .map(|view| view.placed(self.device.location()))
+    }
+
+    /// Copies `from` into this buffer on `stream`. Benchmarks use this copy to measure the memory bandwidth
+    /// of a GPU.
+    ///
+    /// # Errors
+    /// Returns an error if the two buffers differ in length or device, or a driver error.
+    pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
+        let (op, arg) = ("Buffer::copy_from", "from");
+        if self.len != from.len {
+            let expected = format!("[{}]", self.len);
+            return Err(Error::Shape { op, arg, got: vec![from.len as i64], expected });
+        }
+        if self.device.location() != from.device.location() {
+            return Err(Error::Device { op, arg, expected: self.device.name().into() });
+        }
+        match (&self.memory, &from.memory) {
+            // SAFETY: both buffers have `self.len` elements and are on this GPU. `drop` frees a buffer only
+            // after submitted GPU work is done.
+            (Place::Gpu(to), Place::Gpu(from)) => unsafe {
+                to.copy_from(from, self.len * size_of::<T>(), stream)
+            },
+            // SAFETY: both are host buffers of the same length. `&mut self` guarantees that they do not
+            // overlap.
+            _ => unsafe {
+                std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_mut_ptr(), self.len);
+                Ok(())
+            },
+        }
+    }
+
+    /// Returns the address of element `offset`. Fails if a tensor of `shape` and `strides` that starts there
+    /// is not completely inside the buffer.
+    fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
+        let dims =
+            || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
+        let last =
+            dims().try_fold(0_i128, |last, (size, stride)| last.checked_add((size - 1).checked_mul(stride)?));
+        let natural = dims().all(|(size, stride)| size >= 0 && stride >= 0);
+        let empty = shape.contains(&0) && offset <= self.len;
+        let ends_inside = last.is_some_and(|last| last < self.len as i128 - offset as i128);
+        if !natural || !(empty || ends_inside) {
+            let expected = format!("a tensor inside the buffer of {} elements", self.len);
+            return Err(Error::Shape { op: "Buffer::view", arg: "shape", got: shape.to_vec(), expected });
+        }
+        Ok((self.as_ptr() as usize + offset * size_of::<T>()) as *mut c_void)
+    }
+
+    /// Copies the elements to the host, after all work on the legacy default stream is done. If work on
+    /// another stream writes the buffer, synchronize that stream first.
+    ///
+    /// # Errors
+    /// Returns an error if a kernel or the copy failed.
+    pub fn download(&self) -> Result<Vec<T>> {
+        self.download_part(0..self.len)
+    }
+
+    /// Copies a range of the elements to the host, like [`Buffer::download`].
+    ///
+    /// # Errors
+    /// Returns an error if the range is not inside the buffer, or if a kernel or the copy failed.
+    pub fn download_part(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let from = self.inside(range.start, &[range.len() as i64], &[1])?;
+        let mut values = vec![T::default(); range.len()];
+        match &self.memory {
+            Place::Gpu(memory) => {
+                let start = range.start * size_of::<T>();
+                let end = start + size_of_val(&values[..]);
+                memory.download(bytes_of_mut(&mut values), start..end)?;
+            }
+            // SAFETY: `values` and the range have the same length, and the buffer is on the host.
+            Place::Host(_) => unsafe {
+                std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
+            },
+        }
+        Ok(values)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if let Place::Host(address) = self.memory {
+            let bytes = self.len * size_of::<T>();
+            // SAFETY: `reserve` allocated the memory with this layout, and every view borrows the buffer.
+            unsafe { std::alloc::dealloc(address, host_layout(bytes)) };
+        }
+    }
+}
+
+fn bytes_of<T: Scalar>(values: &[T]) -> &[u8] {
+    // SAFETY: a `Scalar` is a number without padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+fn bytes_of_mut<T: Scalar>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: a `Scalar` is a number without padding, and all bytes are a valid value.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}

@@ -1,0 +1,242 @@
+//! Tensors that an op borrows. A view has a pointer, dtype, shape and strides. An op checks all its views
+//! before it launches a kernel.
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use cust::memory::{DeviceCopy, DeviceSlice};
+
+use crate::device::Location;
+use crate::{Device, Dtype, Error, Result, Scalar};
+
+/// Maximum number of dimensions.
+pub const MAX_RANK: usize = 8;
+
+/// A borrowed, read-only tensor: address, element type, shape, and strides in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    ptr: *const c_void,
+    dtype: Dtype,
+    rank: usize,
+    shape: [i64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+    /// The location of the memory if it belongs to a [`Buffer`](crate::Buffer). `None` for memory of another
+    /// library, because only the caller has this information.
+    location: Option<Location>,
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> View<'a> {
+    /// Makes a view of memory that other code owns.
+    ///
+    /// # Safety
+    /// `ptr` must point to memory of the device that the view is used on. Every element that shape and
+    /// strides reach must be readable. Both must hold for `'a`, and until all GPU work that uses the view has
+    /// finished.
+    ///
+    /// # Errors
+    /// Returns an error in these cases: there are more than [`MAX_RANK`] dimensions; a size or stride is
+    /// negative; the number of strides differs from the number of sizes; the product of the sizes is 2^63 or
+    /// more (a size of 0 counts as 1).
+    #[inline]
+    pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
+        let natural = shape.iter().chain(strides).all(|&number| number >= 0);
+        // Check the product of the sizes for empty tensors too. Ops multiply some of the sizes, and this
+        // product must not overflow although another size is 0.
+        let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
+        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
+        if !fits {
+            let expected = format!(
+                "at most {MAX_RANK} sizes of less than 2^63 elements and a stride for each, none negative"
+            );
+            return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
+        }
+        let dims = |of: &[i64]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(0));
+        Ok(Self {
+            ptr,
+            dtype,
+            rank: shape.len(),
+            shape: dims(shape),
+            strides: dims(strides),
+            location: None,
+            memory: PhantomData,
+        })
+    }
+
+    /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
+    /// contiguous and starts at the first element of `memory`.
+    ///
+    /// `cust` has no element types for f16 and bf16 of the crate `half` 2. Use `u16` and pass the dtype.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
+    pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
+        let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
+        let strides = contiguous(shape);
+        // SAFETY: the view borrows the memory, and `comparison below checks that all elements are in it.
+        let view = unsafe { Self::from_raw(ptr, dtype, shape, &strides) }?;
+        let elements = shape.iter().product::<i64>() as u64;
+        let bytes = memory.len() as u64 * size_of::<T>() as u64;
+        if elements.checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
+            let expected = format!("a tensor of at most {bytes} bytes");
+            return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
+        }
+        Ok(view)
+    }
+
+    /// The address of the first element.
+    pub fn ptr(&self) -> *const c_void {
+        self.ptr
+    }
+
+    /// Returns the address of the first element as a typed pointer.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`] if the element type is not `T`.
+    pub fn as_ptr<T: Scalar>(&self) -> Result<*const T> {
+        self.expect_dtype("View::as_ptr", "self", T::DTYPE)?;
+        Ok(self.ptr.cast())
+    }
+    /// The element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+    /// The sizes.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.rank]
+    }
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides[..self.rank]
+    }
+
+    /// Returns the same view with a known memory location.
+    pub(crate) fn placed(self, location: Location) -> Self {
+        Self { location: Some(location), ..self }
+    }
+    /// Returns an error if the memory of the view is on another device than `device`. If the location is
+    /// unknown, this function returns no error. The error names `op` and `arg`.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
+        if self.location.is_none_or(|location| location == device.location()) {
+            return Ok(());
+        }
+        Err(Error::Device { op, arg, expected: device.name().into() })
+    }
+    /// Returns an error that names `op` and `arg` if the element type is not `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`].
+    pub fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
+        if self.dtype == dtype {
+            return Ok(());
+        }
+        Err(Error::Dtype { op, arg, got: self.dtype, expected: dtype.to_string() })
+    }
+    /// Returns an error that names `op` and `arg` if the shape is not `shape`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn expect_shape(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<()> {
+        if self.shape() == shape {
+            return Ok(());
+        }
+        Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
+    }
+    /// Returns the tensor broadcast to `shape`, as `torch.Tensor.expand` does. The dimensions that are
+    /// expanded get the stride 0. The error names `op` and `arg`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn broadcast_to(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<Self> {
+        let own = self.shape();
+        let missing = shape.len().checked_sub(own.len());
+        let fits = |missing: usize| {
+            own.iter().zip(&shape[missing..]).all(|(own, wanted)| own == wanted || *own == 1)
+        };
+        let Some(missing) = missing.filter(|&missing| fits(missing)) else {
+            let expected = format!("one that broadcasts to {shape:?}");
+            return Err(Error::Shape { op, arg, got: own.to_vec(), expected });
+        };
+        let mut wide = Self { rank: shape.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK], ..*self };
+        wide.shape[..shape.len()].copy_from_slice(shape);
+        for (dim, (size, stride)) in own.iter().zip(self.strides()).enumerate() {
+            wide.strides[missing + dim] = if *size == shape[missing + dim] { *stride } else { 0 };
+        }
+        Ok(wide)
+    }
+    /// Returns the error for strides that an op does not support. It names `op` and `arg`.
+    pub fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
+        Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }
+    }
+    /// Returns the addresses of the first and the last byte of the tensor, or `None` if it has no elements.
+    pub fn byte_range(&self) -> Option<(usize, usize)> {
+        if self.shape().contains(&0) {
+            return None;
+        }
+        let last: i64 =
+            self.shape().iter().zip(self.strides()).map(|(size, stride)| (size - 1) * stride).sum();
+        let start = self.ptr as usize;
+        Some((start, start + (last as usize + 1) * self.dtype.size() - 1))
+    }
+}
+
+/// A tensor to write.
+#[derive(Debug)]
+pub struct ViewMut<'a>(View<'a>);
+
+impl<'a> ViewMut<'a> {
+    /// Makes a writable view of memory that other code owns.
+    ///
+    /// # Safety
+    /// Same as [`View::from_raw`]. The memory must also be writable, and no other code may access it for
+    /// `'a`.
+    ///
+    /// # Errors
+    /// Same as [`View::from_raw`].
+    #[inline]
+    pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
+        // SAFETY: the caller passes device memory that is valid for every element of `shape` and `strides`.
+        unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
+    }
+
+    /// Makes a writable view of device memory of the crate `cust`: see [`View::of_cust`].
+    ///
+    /// # Errors
+    /// Same as [`View::of_cust`].
+    pub fn of_cust<T: DeviceCopy>(
+        memory: &'a mut DeviceSlice<T>,
+        dtype: Dtype,
+        shape: &[i64],
+    ) -> Result<Self> {
+        View::of_cust(memory, dtype, shape).map(Self)
+    }
+
+    /// Returns the address of the first element as a typed pointer.
+    ///
+    /// # Errors
+    /// Same as [`View::as_ptr`].
+    pub fn as_mut_ptr<T: Scalar>(&mut self) -> Result<*mut T> {
+        self.0.as_ptr().map(<*const T>::cast_mut)
+    }
+
+    /// Returns the same view with a known memory location.
+    pub(crate) fn placed(self, location: Location) -> Self {
+        Self(self.0.placed(location))
+    }
+
+    /// Returns a read-only view of the same tensor, for example to read its shape and strides.
+    pub fn as_view(&self) -> &View<'a> {
+        &self.0
+    }
+}
+
+/// Returns the strides of a contiguous tensor.
+pub(crate) fn contiguous(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = i64::saturating_mul(strides[dim], shape[dim].max(1));
+    }
+    strides
+}

@@ -1,0 +1,51 @@
+//! The PTX that is part of this library: one compressed text per op and architecture.
+use std::sync::LazyLock;
+
+use crate::{Arch, Ptx, Unit};
+
+/// The table that `build.rs` generates. For each architecture, the first field lists the ops. An op has its
+/// name, the first lines of its PTX, and an index into the second field. The second field has the compressed
+/// remainders of the PTX texts.
+type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
+
+/// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also
+/// uses the PTX for `sm_90a`, which runs only on Hopper.
+pub(super) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
+    // `build.rs` writes this file.
+    let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+    let unit = |&(op, head, code): &(_, _, usize)| Unit::packed(op, head, codes[code]);
+    archs.iter().map(|&(arch, units)| Ptx { arch, units: units.iter().map(unit).collect() }).collect()
+});
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::kernel_info;
+
+    #[test]
+    fn every_kernel_is_there_under_the_name_of_its_op() {
+        let of =
+            |executor: bool| kernels_gpu::kernels().filter(move |kernel| kernel.run.is_some() == executor);
+        let names_of = |executor| of(executor).map(|kernel| kernel.name).collect::<BTreeSet<_>>();
+        for ptx in EMBEDDED.iter() {
+            let entries: Vec<_> = ptx.units.iter().flat_map(Unit::entries).collect();
+            let names: BTreeSet<_> = entries.iter().copied().collect();
+            assert_eq!(entries.len(), names.len(), "an entry of two ops");
+            let here = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
+            let expected: BTreeSet<_> = names_of(!ptx.arch.is_native()).into_iter().filter(here).collect();
+            assert_eq!(names, expected, "{}", ptx.arch.name());
+            let site = format!("\n.site {}\n", ptx.arch.name());
+            for unit in &ptx.units {
+                assert!(unit.as_str().contains(&site), "{} is not for {site}", unit.name);
+                let ours = |n: &&str| n.strip_prefix(unit.name).is_some_and(|rest| rest.starts_with('_'));
+                let other: Vec<_> = unit.entries().filter(|name| !ours(name)).collect();
+                assert!(other.is_empty(), "{other:?} in the PTX of {}", unit.name);
+            }
+        }
+        let listed: usize = kernel_info().iter().map(|kernel| kernel.entries.len()).sum();
+        let all: usize = EMBEDDED.iter().flat_map(|ptx| &ptx.units).map(|unit| unit.entries().count()).sum();
+        assert_eq!(listed, all, "an entry that ends with no element type");
+    }
+}

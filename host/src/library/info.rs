@@ -1,0 +1,42 @@
+//! The list of all ops and kernels in this build, read from the embedded PTX.
+use super::embedded::EMBEDDED;
+use crate::Dtype;
+
+/// A kernel of this build, for one dtype and architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// The name of the op, for example `rms_norm`.
+    pub op: &'static str,
+    /// The element type.
+    pub dtype: Dtype,
+    /// The architecture of its PTX, for example `sm_90`.
+    pub arch: &'static str,
+    /// The PTX entries, one for each kind of launch.
+    pub entries: Vec<&'static str>,
+}
+
+/// Suffixes that the name of a PTX file has in addition to the name of its op. For example,
+/// `attention_hopper` has kernels of the op `attention`.
+const PARTS: [&str; 2] = ["_hopper", "_decode"];
+
+/// Returns the entries of each op, dtype and architecture in this build, read from the embedded PTX.
+pub fn kernel_info() -> Vec<KernelInfo> {
+    let mut found = Vec::<KernelInfo>::new();
+    for ptx in EMBEDDED.iter() {
+        for unit in &ptx.units {
+            let op = PARTS.iter().find_map(|part| unit.name.strip_suffix(part)).unwrap_or(unit.name);
+            for dtype in Dtype::FLOATS {
+                let suffix = format!("_{dtype}");
+                let entries: Vec<_> = unit.entries().filter(|name| name.ends_with(&suffix)).collect();
+                let arch = ptx.arch.name();
+                let same = |info: &&mut KernelInfo| (info.op, info.dtype, info.arch) == (op, dtype, arch);
+                if let Some(info) = found.iter_mut().find(same) {
+                    info.entries.extend(entries);
+                } else if !entries.is_empty() {
+                    found.push(KernelInfo { op, dtype, arch, entries });
+                }
+            }
+        }
+    }
+    found
+}
