@@ -368,3 +368,128 @@ impl Launcher<AnyElement> for DtypeSite<'_> {
         unsafe { kernels.launch_kernel(kernel, shape, stream, args) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    mod kernel {
+        use cuda_std::prelude::*;
+
+        /// # Safety
+        /// `x` has `n` elements.
+        unsafe fn add<T: Elem>(x: *mut T, n: u64, value: f32) {
+            let at = u64::from(thread::index()[0]);
+            if at < n {
+                // SAFETY: `at` is less than `n`, and each thread has its own element.
+                unsafe {
+                    let x = x.add(at as usize);
+                    *x = T::from_f32((*x).to_f32() + value);
+                }
+            }
+        }
+        entry! {
+            add<T: [f32, bf16]>(x: *mut T, n: u64, value: f32) => add::<T>(x, n, value);
+            @only(sm_90a) add_hopper<T: [f32]>(x: *mut T) => ()
+        }
+    }
+    use kernel::{KERNELS, launch};
+
+    const SHAPE: Launch = Launch::of([1; 3], [32, 1, 1]);
+
+    fn archs(ptx: &[Arch], capability: (u32, u32), limit: Arch) -> Vec<&'static str> {
+        let ptx: Vec<_> = ptx.iter().map(|&arch| Ptx::of_text(arch, "")).collect();
+        choose(ptx.leak(), capability, limit).iter().map(|ptx| ptx.arch.name()).collect()
+    }
+
+    #[test]
+    fn a_gpu_takes_the_newest_ptx_that_it_runs() {
+        let all = [Arch::Sm75, Arch::Sm80, Arch::Sm90];
+        assert_eq!(archs(&all, (7, 0), Arch::Sm90), [""; 0], "older than the oldest");
+        assert_eq!(archs(&all, (7, 5), Arch::Sm75), ["sm_75"]);
+        assert_eq!(archs(&all, (8, 9), Arch::Sm80), ["sm_80"]);
+        assert_eq!(archs(&all, (9, 0), Arch::Sm90), ["sm_90"]);
+        assert_eq!(archs(&all, (12, 0), Arch::Sm90), ["sm_90"], "by forward compatibility");
+        assert_eq!(archs(&all, (9, 0), Arch::Sm75), ["sm_75"], "an older one was asked for");
+        assert_eq!(archs(&all[..2], (9, 0), Arch::Sm90), ["sm_80"], "the build has no newer one");
+    }
+
+    #[test]
+    fn native_ptx_is_for_one_gpu_and_beside_its_newest() {
+        let all = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
+        assert_eq!(archs(&all, (9, 0), Arch::Sm90), ["sm_90", "sm_90a"]);
+        assert_eq!(archs(&all, (9, 0), Arch::Sm80), ["sm_80"], "an older one was asked for");
+        assert_eq!(archs(&all, (8, 0), Arch::Sm80), ["sm_80"]);
+        assert_eq!(archs(&all, (12, 0), Arch::Sm90), ["sm_90"], "newer GPUs do not run it");
+    }
+
+    #[test]
+    fn a_typed_launch_runs_the_kernel_of_its_type() {
+        let device = Device::cpu();
+        let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
+        let (mut x, mut y) =
+            (device.upload(&[1.0_f32; 3]).unwrap(), device.upload(&[bf16::from_f32(2.0); 3]).unwrap());
+        let site = kernels.on(Stream::default(), SHAPE);
+        // SAFETY: both buffers have at least two elements.
+        unsafe {
+            launch::add(site, x.as_mut_ptr(), 2, 10.0).unwrap();
+            launch::add(site, y.as_mut_ptr(), 3, 20.0).unwrap();
+        }
+        assert_eq!(x.download().unwrap(), [11.0, 11.0, 1.0]);
+        assert_eq!(y.download().unwrap(), [bf16::from_f32(22.0); 3]);
+    }
+
+    #[test]
+    fn a_dtype_of_run_time_selects_the_kernel() {
+        let device = Device::cpu();
+        let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
+        let mut x = device.upload(&[1.0_f32; 2]).unwrap();
+        let pointer = x.as_mut_ptr().cast();
+        let site = |dtype| kernels.on_dtype(dtype, Stream::default(), SHAPE);
+        // SAFETY: `x` has two elements of f32, and there is no kernel for f16.
+        let error = unsafe {
+            launch::add(site(Dtype::F32), pointer, 2, 4.0).unwrap();
+            launch::add(site(Dtype::F16), pointer, 2, 4.0).unwrap_err()
+        };
+        assert_eq!(x.download().unwrap(), [5.0, 5.0]);
+        assert_eq!(error.to_string(), "there is no kernel add_f16. Did you mean add_bf16?");
+    }
+
+    #[test]
+    fn a_launch_by_name_checks_its_arguments_before_it_runs() {
+        let device = Device::cpu();
+        let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
+        let mut x = device.upload(&[1.0_f32; 2]).unwrap();
+        let (pointer, n, short, value) = (x.as_mut_ptr(), 2_u64, 2_u32, 4.0_f32);
+        // SAFETY: the arguments that reach the kernel are those that it declares.
+        let says = |name: &str, args: &[Argument]| unsafe {
+            kernels.launch(name, SHAPE, Stream::default(), args).map_err(|error| error.to_string())
+        };
+        let expected = "add_f32 takes 3 arguments (x: *mut T, n: u64, value: f32), got 2";
+        assert_eq!(says("add_f32", &crate::args![pointer, n]), Err(expected.into()));
+        let expected = "add_f32: argument n is u32 (4 bytes), expected u64 (8 bytes) as in (x: *mut T, n: u64, \
+                        value: f32)";
+        assert_eq!(says("add_f32", &crate::args![pointer, short, value]), Err(expected.into()));
+        let expected = "there is no kernel ad_f32. Did you mean add_f32?";
+        assert_eq!(says("ad_f32", &crate::args![pointer, n, value]), Err(expected.into()));
+        let expected = "there is no kernel something_else";
+        assert_eq!(says("something_else", &[]), Err(expected.into()));
+        assert_eq!(x.download().unwrap(), [1.0; 2], "nothing ran");
+        assert_eq!(says("add_f32", &crate::args![pointer, n, value]), Ok(()));
+        assert_eq!(x.download().unwrap(), [5.0; 2]);
+    }
+
+    #[test]
+    fn the_executor_names_a_kernel_that_it_cannot_run() {
+        let device = Device::cpu();
+        let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
+        let mut x = device.upload(&[1.0_f32]).unwrap();
+        // SAFETY: nothing runs.
+        let error = unsafe { launch::add_hopper(kernels.on(Stream::default(), SHAPE), x.as_mut_ptr()) };
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("add_hopper_f32") && error.contains("does not have the instructions"),
+            "{error}"
+        );
+    }
+}
