@@ -16,6 +16,10 @@ const ARCHS: [Arch; 4] = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
 const HOPPER: &str = "_hopper";
 const OPS: &str = "../kernels-gpu/src/ops";
 const SELECTION: &str = "OXIWARP_PTX";
+/// Environment variable with a folder of prebuilt PTX, in the structure of `target/ptx`.
+const PREBUILT: &str = "OXIWARP_PTX_DIR";
+/// Environment variable that accepts prebuilt PTX of other sources if its value is 1.
+const STALE: &str = "OXIWARP_PTX_STALE";
 /// The compression level, from 0 to 10. Level 6 takes three times as long and saves 2 %.
 const LEVEL: u8 = 5;
 
@@ -66,8 +70,16 @@ fn build() -> Result<(), Box<dyn error::Error>> {
 /// Compiles each part, ops for architectures, at the same time as the other parts.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
-        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked().build()
+        let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();
+        let stale = env::var(STALE).is_ok_and(|value| value == "1");
+        match env::var_os(PREBUILT).filter(|folder| !folder.is_empty()) {
+            Some(folder) => builder.prebuilt(folder).accept_stale(stale).build(),
+            None => builder.build(),
+        }
     };
+    for variable in [PREBUILT, STALE] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
     thread::scope(|scope| {
         let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || build(part))).collect();
         threads.into_iter().map(|thread| thread.join().expect("the builder does not panic")).collect()

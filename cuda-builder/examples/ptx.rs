@@ -3,7 +3,7 @@
 //!
 //! A few units compile in seconds, while the whole crate takes minutes. You can read the PTX in the folder.
 //! You can also pass a copy of `target/ptx` as the folder. If `OXIWARP_PTX_DIR` names this copy, the next
-//! build uses the new PTX.
+//! build of oxiwarp uses the new PTX.
 //!
 //! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;
@@ -12,8 +12,6 @@ use std::{env, error, fs};
 use cuda_builder::{Arch, CudaBuilder};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    // SAFETY: at this point the process has only this thread, so no other thread reads the environment.
-    unsafe { env::remove_var("OXIWARP_PTX_DIR") };
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [device_crate, arch, folder, units @ ..] = &arguments[..] else {
         return Err("expected <device crate> <architecture> <folder> <unit>...".into());

@@ -24,6 +24,7 @@ pub struct CudaBuilder {
     target_dir: Option<PathBuf>,
     copy_to: Copy,
     prebuilt: Option<PathBuf>,
+    accept_stale: bool,
 }
 
 /// Destination of the PTX copies that users can read and reuse.
@@ -50,6 +51,7 @@ impl CudaBuilder {
             target_dir: None,
             copy_to: Copy::TargetFolder,
             prebuilt: None,
+            accept_stale: false,
         }
     }
 
@@ -137,10 +139,17 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does. The folder contains copies that the builder
-    /// made.
+    /// Takes the PTX from this folder and compiles nothing. The folder contains copies that the builder made, in
+    /// the structure of `<target>/ptx`.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
+        self
+    }
+
+    /// Accepts prebuilt PTX that was edited or whose sources changed. The host must not launch a kernel whose
+    /// arguments changed since. Default: false.
+    pub fn accept_stale(mut self, accept: bool) -> CudaBuilder {
+        self.accept_stale = accept;
         self
     }
 
@@ -151,20 +160,23 @@ impl CudaBuilder {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
         }
-        for variable in [prebuilt::FOLDER, prebuilt::STALE, LINE_INFO] {
-            println!("cargo:rerun-if-env-changed={variable}");
-        }
+        println!("cargo:rerun-if-env-changed={LINE_INFO}");
         let out_dir = self.out_dir.clone().or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
         let out_dir = out_dir.ok_or(Error::NotABuildScript("OUT_DIR"))?;
         let found =
             fs::canonicalize(&self.crate_dir).ok().filter(|folder| folder.join("Cargo.toml").is_file());
         let crate_dir = found.ok_or_else(|| Error::NoCrate(self.crate_dir.clone()))?;
         let package = files::package(&crate_dir);
-        let prebuilt = self.prebuilt.clone().or_else(prebuilt::folder);
-        let Texts { ptx, inputs, warnings } = match &prebuilt {
+        let Texts { ptx, inputs, warnings } = match &self.prebuilt {
             Some(folder) => {
                 let label = |arch, unit: Option<&str>| stamp::label(&package, unit, arch, &self.rustc_args);
-                prebuilt::take(folder, self.files(&folder.join(&package)), label, &crate_dir)?
+                prebuilt::take(
+                    folder,
+                    self.files(&folder.join(&package)),
+                    label,
+                    &crate_dir,
+                    self.accept_stale,
+                )?
             }
             None => self.compile(&crate_dir, &package)?,
         };
@@ -179,7 +191,8 @@ impl CudaBuilder {
             Copy::Nowhere => None,
             Copy::To(folder) => Some(folder.clone()),
         };
-        let is_source = |folder: &PathBuf| prebuilt.iter().any(|from| files::is_same_folder(from, folder));
+        let is_source =
+            |folder: &PathBuf| self.prebuilt.iter().any(|from| files::is_same_folder(from, folder));
         let copy_to = copy_to.filter(|folder| !is_source(folder));
         let copies = copy_to.map_or(Vec::new(), |folder| self.files(&folder.join(&package)));
         let files = self.files(&out_dir);

@@ -51,10 +51,10 @@ pub enum Error {
         /// Reason why the launch bounds cannot be written.
         source: crate::entry::EntryError,
     },
-    /// `OXIWARP_PTX_DIR` is not usable.
-    #[error("OXIWARP_PTX_DIR={}: {reason}", .dir.display())]
+    /// The folder in `CudaBuilder::prebuilt` is not usable.
+    #[error("prebuilt PTX in {}: {reason}", .dir.display())]
     Prebuilt {
-        /// Value of `OXIWARP_PTX_DIR`.
+        /// The folder.
         dir: PathBuf,
         /// Reason why the folder is not usable.
         reason: String,

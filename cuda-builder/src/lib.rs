@@ -44,7 +44,7 @@
 //!
 //! # Prebuilt PTX
 //! The builder copies all PTX to `<target>/ptx/<package>/<arch>.ptx`, or to `<arch>/<unit>.ptx` if there are
-//! units. With `OXIWARP_PTX_DIR=<folder>` the builder compiles nothing and takes the PTX from a copy of
+//! units. With [`CudaBuilder::prebuilt`] the builder compiles nothing and takes the PTX from a copy of
 //! `<target>/ptx`. The build then needs no nightly toolchain. The folder contains one folder per device
 //! crate.
 //!

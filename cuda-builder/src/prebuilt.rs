@@ -1,34 +1,23 @@
-//! Takes PTX from a folder that contains the copies of an earlier build (`OXIWARP_PTX_DIR`).
+//! Takes PTX from a folder that contains the copies of an earlier build.
 
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::fs;
+use std::path::Path;
 
 use crate::cargo::Texts;
 use crate::stamp::{Checker, Flaw};
 use crate::{Arch, Error, PtxFile};
 
-/// Name of the environment variable with the folder.
-pub(crate) const FOLDER: &str = "OXIWARP_PTX_DIR";
-
-/// Name of the environment variable that allows stale files.
-pub(crate) const STALE: &str = "OXIWARP_PTX_STALE";
-
-/// Returns the folder in `OXIWARP_PTX_DIR`, if the variable is set and not empty.
-pub(crate) fn folder() -> Option<PathBuf> {
-    env::var_os(FOLDER).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
 /// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
 /// sources).
 ///
 /// The first line of each file must be its label (`label` returns it), which names the package, unit and
-/// architecture. Each file must also be compiled from the current sources of the crate, unless
-/// `OXIWARP_PTX_STALE=1`.
+/// architecture. Each file must also be compiled from the current sources of the crate, unless `accept_stale`.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,
     label: impl Fn(Arch, Option<&str>) -> String,
     crate_dir: &Path,
+    accept_stale: bool,
 ) -> Result<Texts, Error> {
     let wrong = |reason: String| Error::Prebuilt { dir: folder.into(), reason };
     if folder.is_relative() {
@@ -53,10 +42,10 @@ pub(crate) fn take(
     let mut warnings = Vec::new();
     if let Some(first) = stale.first() {
         let said = format!("{} of {} files are stale: {first}", stale.len(), ptx.len());
-        if env::var_os(STALE).is_none_or(|value| value != "1") {
+        if !accept_stale {
             return Err(wrong(said + REMEDY));
         }
-        warnings.push(format!("{FOLDER}={}: {said}", folder.display()));
+        warnings.push(format!("prebuilt PTX in {}: {said}", folder.display()));
     }
     Ok(Texts { ptx, inputs, warnings })
 }
@@ -64,5 +53,5 @@ pub(crate) fn take(
 /// End of the error message for stale files, with the possible remedies.
 const REMEDY: &str = "
 The host may launch their kernels with other arguments than these expect. Compile the files again (the example `ptx` of
-cuda-builder compiles some of them), unset OXIWARP_PTX_DIR to compile all, or set OXIWARP_PTX_STALE=1 to use the files as
-they are if your edit changed no argument of a kernel.";
+cuda-builder compiles some of them), or let the build script call accept_stale(true) to use the files as they are if your
+edit changed no argument of a kernel.";

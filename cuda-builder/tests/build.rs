@@ -135,9 +135,7 @@ fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
 #[test]
 fn from_device_crate_to_ptx() {
     let fixture = Fixture::new();
-    for name in ["OXIWARP_PTX_DIR", "OXIWARP_PTX_STALE", "OXIWARP_LINE_INFO"] {
-        set_var(name, "");
-    }
+    set_var("OXIWARP_LINE_INFO", "");
     // `cargo clippy`, or a host build with its own flags, would set these variables. The builder must ignore
     // them.
     set_var("RUSTFLAGS", "--no-such-flag");
@@ -237,13 +235,13 @@ fn check_texts(fixture: &Fixture, built: &Built) {
 /// When this function runs, the device crate does not compile and its toolchain does not exist. A successful
 /// build therefore shows that the builder used only the prebuilt files.
 fn take_prebuilt(fixture: &Fixture) {
-    set_var("OXIWARP_PTX_DIR", fixture.path("copy"));
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
+    let builder = builder.prebuilt(fixture.path("copy"));
     // All copies are older than the last edit of `shift.rs`, and `shift.rs` does not compile since this edit.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
-    assert!(error.contains(stale) && error.contains("OXIWARP_PTX_STALE=1"), "{error}");
-    set_var("OXIWARP_PTX_STALE", "1");
+    assert!(error.contains(stale) && error.contains("accept_stale(true)"), "{error}");
+    let builder = builder.accept_stale(true);
     let taken = builder.clone().build().unwrap();
     assert_eq!(text(&taken, Arch::Sm90), fixture.copy("sm_90.ptx"));
     assert!(taken.warnings()[0].contains(stale), "{:?}", taken.warnings());
@@ -257,9 +255,8 @@ fn take_prebuilt(fixture: &Fixture) {
     assert!(error.contains("cannot read device-kernels/sm_75/other.ptx"), "{error}");
     let error = builder.arch(Arch::Sm120).build().unwrap_err().to_string();
     let folder = fixture.path("copy").display().to_string();
-    let expected = format!("OXIWARP_PTX_DIR={folder}: cannot read device-kernels/sm_120.ptx");
+    let expected = format!("prebuilt PTX in {folder}: cannot read device-kernels/sm_120.ptx");
     assert!(error.starts_with(&expected), "{error}");
-    set_var("OXIWARP_PTX_DIR", "relative");
-    let error = fixture.builder().build().unwrap_err().to_string();
+    let error = fixture.builder().prebuilt("relative").build().unwrap_err().to_string();
     assert!(error.contains("give an absolute path"), "{error}");
 }

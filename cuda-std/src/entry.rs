@@ -39,6 +39,19 @@
 ///   arguments are those of the kernel, so a missing or wrong argument does not compile.
 /// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration, to load the kernels.
 ///
+/// A launch for an element type that the declaration does not list does not compile either:
+///
+/// ```compile_fail,E0080
+/// # use cuda_std::cpu::Launch;
+/// # use cuda_std::prelude::*;
+/// entry!(nothing<T: [f32]>(x: *mut T) => { let _ = x; });
+/// # fn main() {
+/// # let shape = Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let mut x = [bf16::ZERO];
+/// unsafe { launch::nothing(shape, x.as_mut_ptr()) };
+/// # }
+/// ```
+///
 /// One `entry!` may contain several declarations, separated by `;`. If the body depends on the element type,
 /// list several bodies:
 ///
