@@ -15,6 +15,8 @@ const ARCHS: [Arch; 4] = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
 /// The suffix of ops whose kernels run only on Hopper.
 const HOPPER: &str = "_hopper";
 const OPS: &str = "../kernels-gpu/src/ops";
+/// The folder with compiled PTX in a package of this crate.
+const PACKAGED: &str = "ptx";
 const SELECTION: &str = "OXIWARP_PTX";
 /// Environment variable with a folder of prebuilt PTX, in the structure of `target/ptx`.
 const PREBUILT: &str = "OXIWARP_PTX_DIR";
@@ -31,6 +33,11 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
+    // A package of this crate contains the files that this function writes to `OUT_DIR`, and not the sources of
+    // the kernels. `scripts/crates.sh` makes it.
+    if !Path::new(OPS).exists() {
+        return Ok(copy(Path::new(PACKAGED), Path::new(&env::var("OUT_DIR")?))?);
+    }
     let (archs, ops) = selection(ops()?)?;
     let (hopper, common): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| op.ends_with(HOPPER));
     let (native, portable): (Vec<_>, Vec<_>) = archs.into_iter().partition(|&arch| arch == Arch::Sm90a);
@@ -61,9 +68,19 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     for (at, code) in codes.iter().enumerate() {
         let file = Path::new(&out_dir).join(format!("{at}.deflate"));
         fs::write(&file, miniz_oxide::deflate::compress_to_vec(code.as_bytes(), LEVEL))?;
-        writeln!(files, "include_bytes!({file:?}),")?;
+        writeln!(files, "include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{at}.deflate\")),")?;
     }
     fs::write(Path::new(&out_dir).join("ptx.rs"), format!("(&[\n{table}], &[\n{files}])\n"))?;
+    Ok(())
+}
+
+/// Copies the files of a folder.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    println!("cargo:rerun-if-changed={}", from.display());
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        fs::copy(file.path(), to.join(file.file_name()))?;
+    }
     Ok(())
 }
 
