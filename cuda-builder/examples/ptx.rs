@@ -1,9 +1,8 @@
 //! Compiles only some units (PTX modules) of a device crate for one architecture, and copies their PTX into a
 //! folder.
 //!
-//! A few units compile in seconds, while the whole crate takes minutes. You can read the PTX in the folder.
-//! You can also pass a copy of `target/ptx` as the folder. If `OXIWARP_PTX_DIR` names this copy, the next
-//! build uses the new PTX.
+//! A few units compile in seconds, while the whole crate takes minutes. The folder may be a copy of
+//! `target/ptx`. A build with `OXIWARP_PTX_DIR=<folder>` then uses the new PTX of these units.
 //!
 //! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Takes PTX from a folder that contains the copies of an earlier build (`OXIWARP_PTX_DIR`).
+//! Reads prebuilt PTX from a folder (`OXIWARP_PTX_DIR`) that contains the copies of an earlier build.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -7,10 +7,11 @@ use crate::cargo::Texts;
 use crate::stamp::{Checker, Flaw};
 use crate::{Arch, Error, PtxFile};
 
-/// Name of the environment variable with the folder.
+/// Name of the environment variable that contains the path of the folder with prebuilt PTX.
 pub(crate) const FOLDER: &str = "OXIWARP_PTX_DIR";
 
-/// Name of the environment variable that allows stale files.
+/// Name of the environment variable that allows stale PTX: files that were edited, or whose sources have
+/// changed.
 pub(crate) const STALE: &str = "OXIWARP_PTX_STALE";
 
 /// Returns the folder in `OXIWARP_PTX_DIR`, if the variable is set and not empty.
@@ -18,10 +19,10 @@ pub(crate) fn folder() -> Option<PathBuf> {
     env::var_os(FOLDER).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
-/// sources).
+/// Reads the PTX files `files` in `folder` and checks their stamps. A stamp is a block of comments at the
+/// start of a PTX file, with hashes of its text and of its sources.
 ///
-/// The first line of each file must be its label (`label` returns it), which names the package, unit and
+/// The first line of each file must be the label that `label` returns. It names the package, unit and
 /// architecture. Each file must also be compiled from the current sources of the crate, unless
 /// `OXIWARP_PTX_STALE=1`.
 pub(crate) fn take(
