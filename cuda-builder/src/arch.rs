@@ -16,15 +16,15 @@ macro_rules! archs {
             /// Every architecture that the builder knows.
             pub const ALL: &'static [Arch] = &[$(Arch::$variant),*];
 
-            /// Returns the name that PTX and file names use, such as `sm_90`.
+            /// Returns the name of the architecture in PTX and in file names, such as `sm_90`.
             pub const fn name(self) -> &'static str {
                 match self { $(Arch::$variant => $name,)* }
             }
 
             /// Returns the PTX ISA version that the compiler writes for this architecture, times ten.
             ///
-            /// It is the lowest version with all instructions that the kernels use, because an old driver
-            /// rejects newer PTX:
+            /// For each architecture, this function returns the lowest version with all instructions that the
+            /// kernels use, because an old driver rejects newer PTX:
             /// - 7.4 up to `sm_87`, for `ld.global.nc.L1::no_allocate` (driver R470 and newer). The other
             ///   instructions need at most 7.2.
             /// - 7.8 for `sm_89`. This version introduced `sm_89`.

@@ -1,16 +1,16 @@
 //! Replaces the placeholder `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can
 //! take its address.
 //!
-//! TMA reads a tensor map directly from the kernel parameters, so the kernel needs the address of the
-//! parameter. A Rust reference would point to a copy. Therefore inline assembly contains the placeholder
-//! `@argument_0` for argument 0. The function [`name`] replaces the placeholder by the name that the compiler
-//! chose for the parameter, `<entry>_param_0`. Every argument with such a placeholder is a tensor map. Rust
+//! TMA reads a tensor map directly from the kernel's parameters, so the kernel needs the address of the
+//! parameter. A Rust reference to the argument would point to a copy. Therefore inline assembly contains the
+//! placeholder `@argument_0` for argument 0. The function [`name`] replaces the placeholder by the name that
+//! the compiler chose for the parameter, `<entry>_param_0`. Only tensor maps have such placeholders. Rust
 //! aligns arguments to at most 16 bytes, so [`name`] also raises the alignment of these arguments to 64
 //! bytes.
 
 use crate::scan::functions;
 
-/// Text before the argument's number.
+/// The placeholder without the argument's number at its end.
 const MARK: &str = "@argument_";
 
 /// Returns the PTX text with parameter names instead of the placeholders `@argument_<n>`. The parameters with

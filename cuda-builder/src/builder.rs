@@ -97,8 +97,9 @@ impl CudaBuilder {
 
     /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources.
     ///
-    /// `OXIWARP_LINE_INFO=1` has the same effect. Code and registers do not change. However, the text becomes
-    /// several times longer, and the driver parses it at the first launch of a kernel. Default: false.
+    /// `OXIWARP_LINE_INFO=1` has the same effect. The instructions and the number of registers do not change.
+    /// However, the PTX becomes several times longer, and the driver must parse it at the first launch of a
+    /// kernel. Default: false.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
         self
@@ -106,8 +107,8 @@ impl CudaBuilder {
 
     /// Runs the nested cargo with `--locked`. A missing or outdated lock file is then an error.
     ///
-    /// The nested cargo does not receive the flags `--locked`, `--frozen` and `--offline` of the outer cargo.
-    /// It does receive `CARGO_NET_OFFLINE=true`.
+    /// The flags `--locked`, `--frozen` and `--offline` of the outer cargo have no effect on the nested
+    /// cargo. To build device code offline, set the environment variable `CARGO_NET_OFFLINE=true`.
     pub fn locked(mut self) -> CudaBuilder {
         self.locked = true;
         self
@@ -127,13 +128,14 @@ impl CudaBuilder {
 
     /// Copies the PTX to `<folder>/<package>` instead of `<target>/ptx/<package>`.
     ///
-    /// The builder removes copies of older builds of the same package for the same architectures.
+    /// If the builder has units, it removes the copies of units that no longer exist, for the package and the
+    /// architectures of this build.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
     }
 
-    /// Disables the copies of the PTX.
+    /// Disables the copies of the PTX in `<target>/ptx`.
     pub fn no_copy(mut self) -> CudaBuilder {
         self.copy_to = Copy::Nowhere;
         self
@@ -216,7 +218,8 @@ impl CudaBuilder {
         }
     }
 
-    /// Returns the files of this build with their paths in `folder`.
+    /// Returns the PTX files that this build writes or reads in `folder`, ordered by architecture, then by
+    /// unit.
     fn files(&self, folder: &Path) -> Vec<PtxFile> {
         let mut files = Vec::new();
         for &arch in &self.archs {
@@ -231,7 +234,7 @@ impl CudaBuilder {
     /// Compiles the PTX with the nested cargo.
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The hash separates crates that have the same name, and workspaces.
+        // The hash gives crates of the same name, and different workspaces, separate folders.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");
@@ -247,10 +250,11 @@ impl CudaBuilder {
             locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
-        // A settings file may appear later. If cargo watched a missing file, it would run the build script
-        // and rebuild the host at every build. Therefore it watches folders, with all of their contents. A
-        // folder that contains the target folder is not watched. A folder with a lock file is a workspace
-        // root, which usually contains it.
+        // The build script must run again if a settings file appears. cargo cannot watch a file that does not
+        // exist yet: it would run the build script at every build. Therefore cargo watches folders, including
+        // all of their contents. The crate's folder must not be watched if it contains the target folder,
+        // which changes during every build. A folder with a lock file is a workspace root, which usually
+        // contains the target folder.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());
@@ -258,7 +262,7 @@ impl CudaBuilder {
         Ok(built)
     }
 
-    /// Returns the target folder: `target_dir` if it was set, otherwise the folder of the outer build.
+    /// Returns the target folder: `target_dir` if it was set, otherwise the target folder of the outer cargo.
     fn target(&self) -> Result<PathBuf, Error> {
         if let Some(folder) = &self.target_dir {
             return Ok(folder.clone());

@@ -26,14 +26,14 @@ pub struct Built {
 }
 
 impl Built {
-    /// Returns the path of the PTX file of the whole crate for an architecture. Returns `None` if the build
-    /// made no such file.
+    /// Returns the path of the PTX file of the whole crate for an architecture. Returns `None` if the builder
+    /// has units, or does not have this architecture.
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }
 
     /// Returns the path of the PTX file of a unit (a part of the crate) for an architecture. Returns `None`
-    /// if the build made no such file.
+    /// if the builder does not have this unit or this architecture.
     pub fn unit(&self, arch: Arch, unit: &str) -> Option<&Path> {
         self.find(arch, Some(unit))
     }
@@ -62,7 +62,8 @@ impl Built {
         &self.inputs
     }
 
-    /// Returns the distinct warnings of the compiler, or the warning that prebuilt PTX is stale.
+    /// Returns the distinct warnings of the compiler. For prebuilt PTX, returns the warning that files are
+    /// stale, if there is one.
     ///
     /// The builder printed `cargo:warning` for each warning.
     pub fn warnings(&self) -> &[String] {

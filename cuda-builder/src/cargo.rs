@@ -26,11 +26,11 @@ const PROFILE: [&str; 7] = [
 /// LLVM options for loop unrolling.
 ///
 /// A thread keeps an array of packs (16-byte vectors) in registers. The loops over this array must be
-/// unrolled completely, because an array that a loop variable indexes is stored in local memory. LLVM's
-/// default threshold unrolls only a few packs.
+/// unrolled completely, because an array that a loop variable indexes is stored in local memory. With LLVM's
+/// default threshold, only loops over a few packs are unrolled.
 ///
-/// The higher threshold also affects loops with a runtime trip count and loop unswitching. Both produced
-/// kernels of a megabyte, so they are disabled.
+/// The higher threshold also affects the unrolling of loops with a runtime trip count, and loop unswitching.
+/// Each of these two optimizations produced kernels of a megabyte, so both are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
 /// The only cargo argument that does not affect the PTX.
@@ -41,17 +41,17 @@ pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
     /// Name of the crate's package.
     pub(crate) package: &'a str,
-    /// Folder for the results, with one folder per architecture. Each crate has its own.
+    /// Folder for the results of this crate, with one folder per architecture.
     pub(crate) target_dir: &'a Path,
     /// Folder for intermediate files, with one folder per architecture. The device crates of a workspace
-    /// share it, so that `core` is compiled once.
+    /// share this folder, so that `core` is compiled once per architecture.
     pub(crate) build_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// Version of the compiler.
     pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
-    /// Whether the nested cargo must not change the lock file.
+    /// Whether to pass `--locked` to the nested cargo, which then must not change the lock file.
     pub(crate) locked: bool,
 }
 
@@ -75,7 +75,7 @@ impl Compilation<'_> {
             let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
             workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        // Most inputs and warnings are the same for all units and architectures.
+        // Sets remove duplicates: most inputs and warnings are the same for all units and architectures.
         let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for result in results {
             for compiled in result? {
@@ -88,8 +88,8 @@ impl Compilation<'_> {
         Ok(Texts { ptx, inputs, warnings })
     }
 
-    /// Compiles a unit, or the whole crate, for one architecture. If no input has changed, returns the
-    /// recorded result of the last build.
+    /// Compiles a unit, or the whole crate, for one architecture. If no input has changed, returns the result
+    /// that the last build recorded.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
         // Each unit has its own result folder, because cargo names the result after the crate for every unit.
         let arch_dir = self.target_dir.join(arch.name());
@@ -99,15 +99,15 @@ impl Compilation<'_> {
         let settings = files::settings(self.crate_dir);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
-        // Builds with other flags write the same files. The lock prevents another build until this one has
-        // read and recorded its files.
+        // A build with different rustc flags writes to the same paths. The lock delays such a build until
+        // this build has read and recorded its files.
         let _lock = files::lock(&arch_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
         }
-        // A user's build folder may be shared between workspaces, and then its lock is shared too. Do not use
-        // it.
+        // Do not use the `build.build-dir` of the user's settings: if several workspaces share this folder,
+        // cargo's lock in it also blocks unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         let start = SystemTime::now();
@@ -123,8 +123,8 @@ impl Compilation<'_> {
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
         let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&sources));
-        // Sources that a build script generated do not exist when another build takes the PTX. The stamp
-        // omits them.
+        // The stamp omits sources that a build script generated. They do not exist in a build that uses
+        // prebuilt PTX.
         let written: Vec<_> =
             sources.iter().filter(|path| !path.starts_with(self.build_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
@@ -155,8 +155,8 @@ impl Compilation<'_> {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
         if let Some(unit) = unit {
-            // Allow dead code, because a unit rarely uses all shared code. Pass `--cfg unit` too, because
-            // `--cfg unit="name"` does not make `cfg(unit)` true.
+            // Allow dead code, because a unit rarely uses all code that the units share. Pass `--cfg unit`
+            // too, because `--cfg unit="name"` does not make `cfg(unit)` true.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
             cargo.args(["--", "-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
@@ -174,7 +174,7 @@ impl Compilation<'_> {
         flags
     }
 
-    /// Post-processes the compiler's PTX: writes launch bounds and argument names, removes comments and
+    /// Post-processes the compiler's PTX: writes launch bounds and parameter names, and removes comments and
     /// absolute paths.
     fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
         let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
@@ -183,8 +183,8 @@ impl Compilation<'_> {
     }
 }
 
-/// Returns a hash of the post-processing source code. Records of a builder with other post-processing become
-/// invalid.
+/// Returns a hash of the source code of the post-processing. It is part of the record's key, so a change of
+/// the post-processing invalidates all records.
 fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),

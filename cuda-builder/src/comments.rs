@@ -1,12 +1,12 @@
 //! Removes the compiler's comments from PTX. They are more than a quarter of the text.
 //!
 //! The CUDA driver parses the text when a kernel is launched for the first time, so a shorter text saves
-//! time. Indentation and `.loc` lines are preserved. Of all closing braces, only the brace that ends a
-//! function is not indented. Readers and programs can therefore find the end of a function.
+//! time. Indentation and `.loc` lines are preserved. In the compiler's PTX, a closing brace without
+//! indentation ends a function. Readers and programs can therefore still find the end of a function.
 
 use crate::scan::{Piece, piece};
 
-/// Returns the PTX text without line comments, without blank lines and without trailing spaces.
+/// Returns the PTX text without line comments, blank lines and trailing spaces.
 pub(crate) fn remove(ptx: &str) -> String {
     let mut code = String::with_capacity(ptx.len());
     let (mut copied, mut at) = (0, 0);

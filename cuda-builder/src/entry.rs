@@ -1,4 +1,4 @@
-//! Moves launch bounds from a kernel's body to its PTX entry.
+//! Moves launch bounds from a kernel's body to the head of its PTX entry.
 //!
 //! Directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute for
 //! them, so a kernel declares them in an inline assembly comment:
@@ -21,15 +21,15 @@
 //! ```
 //!
 //! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and it ignores
-//! `setmaxnreg`. Inlining may move the comment to any place in the body or duplicate it. Equal directives are
-//! written once. A comment in a function that is not an entry is an error, because its launch bounds would
-//! have no effect.
+//! `setmaxnreg`. Inlining may move the `//@entry` comment to any place in the body or duplicate it.
+//! [`write_directives`] writes equal directives once. An `//@entry` comment in a function that is not an
+//! entry is an error, because its launch bounds would have no effect.
 
 use std::fmt;
 
 use crate::scan::{Function, Kind, MARK, functions};
 
-/// Names of the supported directives.
+/// Names of the PTX directives that a kernel may declare in an `//@entry` comment.
 const KNOWN: &[&str] = &[
     "maxntid",
     "reqntid",
@@ -45,8 +45,8 @@ const KNOWN: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// Two `//@entry` comments of one kernel contradict each other, or such a comment contradicts a directive
-    /// that the compiler wrote.
+    /// Two `//@entry` comments of one kernel contradict each other, or an `//@entry` comment contradicts a
+    /// directive that the compiler wrote.
     #[error("entry {entry}: .{first} and .{second} contradict each other")]
     Contradiction {
         /// The entry's name.
@@ -61,7 +61,7 @@ pub enum EntryError {
     Malformed {
         /// The entry's name.
         entry: String,
-        /// The part that could not be parsed.
+        /// The part of the comment that could not be parsed.
         text: String,
     },
     /// The `//@entry` comment is in a function that is not an entry and that the compiler did not inline into
@@ -89,7 +89,7 @@ impl Directive {
         KNOWN.contains(&name).then(|| Directive { name: name.into(), values })
     }
 
-    /// Returns whether the two directives are equal. A missing dimension counts as 1: `.maxntid 256` equals
+    /// Returns whether two directives are equal. A missing dimension counts as 1: `.maxntid 256` equals
     /// `.maxntid 256, 1, 1`.
     fn agrees(&self, other: &Directive) -> bool {
         let dimension = |of: &Directive, at: usize| of.values.get(at).copied().unwrap_or(1);
@@ -105,7 +105,8 @@ impl fmt::Display for Directive {
     }
 }
 
-/// Moves the directives of every `//@entry` comment of a PTX text to the entry that contains the comment.
+/// Moves the directives (such as `.maxntid`) of every `//@entry` comment of a PTX text out of the entry's
+/// body, to the place before its `{`.
 ///
 /// A text without such comments is returned unchanged.
 pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
@@ -129,15 +130,15 @@ pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     Ok(text)
 }
 
-/// Returns the directives in the `//@entry` comments of an entry, without directives that the entry already
-/// has.
+/// Returns the directives (such as `.maxntid 256, 1, 1`) in the `//@entry` comments of an entry. Omits
+/// directives that the compiler has already written to the entry.
 fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryError> {
     let entry = || function.name.to_string();
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // The compiler may write other attributes before the body of an entry. Ignore everything that is not a
-    // launch bound.
+    // The compiler may write other text before the body of an entry. Ignore everything except the directives
+    // in `KNOWN`.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

@@ -1,13 +1,14 @@
-//! The environment of the nested cargo (the cargo that compiles the device crate). It is the user's
-//! environment without the variables of the outer cargo and rustup.
+//! The environment of the nested cargo, which compiles the device crate: the environment of the build script,
+//! without variables that the outer cargo and rustup set or that apply only to the host build.
 //!
-//! These variables would change the PTX or break its build. Examples are `RUSTFLAGS` for the host, the
-//! `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of the outer
-//! rustup proxy.
+//! The removed variables would change the PTX or make its compilation fail. Examples are `RUSTFLAGS` for the
+//! host, the `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of
+//! the outer rustup proxy.
 
 use std::process::Command;
 
-/// Variables to remove: cargo or rustup set them for a build script, or they are meant for the host's build.
+/// Variables to remove, in addition to `CARGO_*` and `DEP_*`: cargo or rustup set them for a build script, or
+/// they apply only to the host build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",

@@ -14,7 +14,7 @@ pub enum Error {
     /// The builder has no architecture.
     #[error("CudaBuilder: no architecture was given; call .arch(Arch::Sm80) at least once")]
     NoArch,
-    /// The path in `CudaBuilder::new` contains no crate.
+    /// The path that was passed to `CudaBuilder::new` contains no crate.
     #[error("CudaBuilder: there is no device crate at {0}: it has no Cargo.toml")]
     NoCrate(PathBuf),
     /// The environment lacks a variable that cargo sets for build scripts, because the builder runs outside
@@ -38,12 +38,12 @@ pub enum Error {
     Compile {
         /// Name of the device crate's folder.
         device_crate: String,
-        /// The architecture that failed first.
+        /// The first architecture, in the order of the builder, for which the compilation failed.
         arch: Arch,
         /// Output of the nested cargo.
         output: String,
     },
-    /// A kernel's launch bounds cannot be written into its entry.
+    /// The launch bounds that a kernel declares cannot be written to its PTX entry.
     #[error("{arch}: {source}")]
     Entry {
         /// The architecture whose PTX contains the entry.
@@ -59,10 +59,10 @@ pub enum Error {
         /// Reason why the folder is not usable.
         reason: String,
     },
-    /// A file or a process could not be used.
+    /// An operation on a file failed, or a process could not be started.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// The failed action, such as "read".
+        /// The operation that failed, such as "read".
         action: &'static str,
         /// Path of the file or process.
         path: PathBuf,

@@ -17,7 +17,7 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
     // Write a new file and rename it. A debug build and a release build may write the same file at the same
-    // time, and readers must never find a part of it.
+    // time, and a reader must never find an incomplete file.
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
@@ -60,8 +60,9 @@ pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
     start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the folder of the workspace that contains the crate, or the crate's folder if there is none. The
-/// first build of a crate has no lock file yet, so this function searches for a manifest with `[workspace]`.
+/// Returns the root folder of the crate's workspace, or the crate's folder if it is in no workspace. This
+/// function searches for a manifest with `[workspace]`, because the lock file does not exist before the first
+/// build.
 pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     let has_workspace = |folder: &&Path| {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
@@ -70,10 +71,10 @@ pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     crate_dir.ancestors().find(has_workspace).unwrap_or(crate_dir)
 }
 
-/// Returns the target folder of a build script's `OUT_DIR`, `<target>[/<triple>]/<profile>/build/…`.
+/// Returns `<target>` for the `OUT_DIR` of a build script, `<target>[/<triple>]/<profile>/build/…`.
 ///
-/// The function finds the profile folder by cargo's lock file. It does not search for the file
-/// `CACHEDIR.TAG`, because cargo writes this file only to a target folder that cargo created.
+/// This function finds the profile folder by cargo's lock file in it. The file `CACHEDIR.TAG` does not
+/// identify a target folder, because cargo writes this file only if cargo creates the folder.
 pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     let locks = [".cargo-lock", ".cargo-build-lock"];
     let folder = locks.iter().find_map(|lock| ancestor_with(out_dir, lock))?;
@@ -87,12 +88,13 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
     };
-    // In a path, the file writes a space as `\ `.
+    // In a dep-info file, a space in a path is written as `\ `.
     let list = list.replace("\\ ", "\0");
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// Returns `sources` without the sources of the toolchain and of the registry, because these never change.
+/// Returns `sources` without the sources of the toolchain and of packages from a registry, which never
+/// change.
 pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -103,8 +105,8 @@ pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Returns the files on which the PTX depends.
 ///
-/// They are the sources, the manifests of their crates and workspaces, the lock file, and the settings of
-/// cargo and rustup.
+/// These files are the sources, the manifests of their crates and workspaces, the lock file, and the settings
+/// files of cargo and rustup.
 pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     let folders = sources.iter().filter_map(|path| path.parent()).chain([crate_dir]);
     let mut inputs: Vec<PathBuf> = folders.flat_map(manifests).collect();
@@ -116,7 +118,7 @@ pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     inputs
 }
 
-/// Returns the cargo and rustup settings files that apply to a folder.
+/// Returns the cargo and rustup settings files that apply in the folder `crate_dir`.
 pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
     let nearest = |name| ancestor_with(crate_dir, name).map(|folder| folder.join(name));
     let mut settings: Vec<_> =
@@ -129,8 +131,8 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
 
 /// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
 ///
-/// cargo watches these folders, because a settings file may appear in them. cargo's home folder is omitted,
-/// because the packages in it change often.
+/// cargo must watch these folders, because a settings file may appear in them. A `.cargo` folder that is also
+/// cargo's home folder is omitted, because the packages in it change often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));
@@ -138,8 +140,8 @@ pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.is_dir() && !folder.join("registry").exists()).collect()
 }
 
-/// Returns the manifests (`Cargo.toml`) in `folder` and above, up to the workspace manifest. Each of them may
-/// set versions, features or profiles.
+/// Returns the manifests (`Cargo.toml`) in `folder` and its parent folders, up to the workspace manifest.
+/// Each manifest may set versions, features or profiles.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let is_workspace = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -157,8 +159,9 @@ fn manifests(folder: &Path) -> Vec<PathBuf> {
 
 /// Rewrites the `.file` lines of a PTX text so that they contain no absolute path.
 ///
-/// Paths in the workspace become relative to its root. Other paths start with `rust/` or with their crate's
-/// name. The PTX is embedded in binaries and wheels, so it must not depend on the build machine.
+/// Paths in the workspace become relative to its root. Paths in the toolchain's sources start with `rust/`,
+/// and paths in a registry start with their crate's name. The PTX is embedded in binaries and wheels, so it
+/// must not depend on the build machine.
 pub(crate) fn relative_sources(ptx: &str, workspace: &Path) -> String {
     let workspace = format!("{}/", workspace.display());
     let mut text = String::with_capacity(ptx.len());

@@ -17,15 +17,16 @@
 //! `rust-toolchain.toml`, independent of the host's toolchain.
 //! - **Architectures** are compiled in parallel. Each architecture has its own result folder,
 //!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. Debug and release builds of the
-//!   host use the same PTX. The nested cargo shares no lock with the outer cargo.
+//!   host use the same PTX. The nested cargo does not wait for locks of the outer cargo.
 //! - **`core`** is compiled once per architecture for all device crates of a workspace, in
 //!   `<target>/cuda-builder/build/<hash of the workspace's folder>/<arch>`.
 //! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels into several PTX files, so that an edit
 //!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
 //!   cargo. The PTX then depends only on the sources, the settings files and the toolchain.
-//! - **Launch bounds** come from a comment in the kernel's body, because Rust has no attribute for them: see
-//!   [`entry`]. `arguments.rs` provides the address of a kernel argument, which TMA needs for tensor maps.
+//! - **Launch bounds** (PTX directives such as `.maxntid`) come from a comment in the kernel's body, because
+//!   Rust has no attribute for them: see [`entry`]. `arguments.rs` provides the address of a kernel argument,
+//!   which TMA needs for tensor maps.
 //! - **Comments** are removed from the PTX. They are more than a quarter of the compiler's output.
 //! - **Sources**: the build script runs again if a source of the device crate or of a path dependency
 //!   changes. The builder writes a file only if its content has changed.
@@ -37,8 +38,8 @@
 //! - every existing `.cargo` folder from the device crate up to the workspace root.
 //!
 //! If a settings file appears in another folder above the crate, run `touch build.rs`. The builder cannot
-//! name the missing file to cargo, because cargo would then run the build script at every build. Watching the
-//! whole folder is no solution either, because cargo also watches all its contents.
+//! name the missing file to cargo, because cargo would then run the build script at every build. It cannot
+//! name the whole folder either, because cargo would watch everything in the folder.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!
@@ -48,10 +49,10 @@
 //! `<target>/ptx`. The build then needs no nightly toolchain. The folder contains one folder per device
 //! crate.
 //!
-//! A copy starts with comments that name its package, unit, architecture and sources, with hashes. The build
-//! fails in these cases:
+//! A copied PTX file starts with comments that name its package, unit, architecture and sources, with hashes.
+//! A build with prebuilt PTX fails in these cases:
 //! - the file is for another package, unit or architecture;
-//! - the file was edited;
+//! - the file was edited after the builder wrote it;
 //! - a source has changed since the file was compiled, so the arguments of the kernels may differ from the
 //!   arguments that the host passes.
 //!

@@ -1,8 +1,8 @@
-//! A record of a compiled unit and its inputs. The builder starts no process for a unit whose inputs have not
-//! changed.
+//! A record of a compiled unit and its inputs. If the inputs have not changed, the builder reads the PTX from
+//! the record and does not start cargo.
 //!
-//! cargo would also detect unchanged inputs, but the builder would start it for every unit and architecture.
-//! With many units this takes longer than compiling the one unit that changed.
+//! cargo also detects unchanged inputs, but one cargo process per unit and architecture is slow. With many
+//! units, these processes would take longer than the compilation of the one unit that changed.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,11 +22,12 @@ pub(crate) struct Compiled {
 
 /// A file that stores a [`Compiled`].
 ///
-/// The file contains the key, the inputs with their modification times, and the warnings, one per line. An
+/// The first lines of the file are the key, the inputs with their modification times, and the warnings. An
 /// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// Everything else that affects the PTX, such as compiler version and arguments, in one line.
+    /// Everything except the inputs that affects the PTX, such as compiler version and arguments, in one
+    /// line.
     pub(crate) key: String,
 }
 
@@ -49,8 +50,8 @@ impl Record<'_> {
 
     /// Records the result of a compilation that started at `start`.
     ///
-    /// If an input changed after `start`, the compiler may have read either version. Nothing is recorded in
-    /// this case, and the next build runs cargo again.
+    /// If an input changed after `start`, the compiler may have read its old or its new version. In this case
+    /// nothing is recorded, and the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {

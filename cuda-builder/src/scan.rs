@@ -15,8 +15,7 @@ pub(crate) enum Piece {
     Code(u8),
 }
 
-/// Returns the piece of the PTX text that starts at byte `start`, and the start of the next piece. A piece is
-/// a string, a comment or a single byte of code.
+/// Returns the token of the PTX text that starts at byte `start`, and the start of the next token.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),
@@ -49,7 +48,7 @@ pub(crate) struct Function<'a> {
     pub(crate) marks: Vec<Range<usize>>,
 }
 
-/// A function whose body the scanner has not reached yet.
+/// A function whose head the scanner has read, but whose body has not started yet.
 struct Pending {
     kind: Kind,
     /// Byte offset of the end of its `.entry` or `.func`.
@@ -89,7 +88,7 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
                 }
             }
             Piece::Code(b')') => pending.iter_mut().for_each(|head| head.after = at),
-            // The end of a declaration or of a module-level variable.
+            // This `;` ends a function declaration or a module-level variable.
             Piece::Code(b';') if depth == 0 => pending = None,
             Piece::Code(b'.') if depth == 0 => pending = head(ptx, start).or(pending),
             Piece::Code(_) => {}

@@ -1,4 +1,4 @@
-//! The stamp of a copied PTX text: comments at its start that name its content and its sources.
+//! The stamp of a copied PTX text: comments at its start with hashes of the text and of its sources.
 //!
 //! ```text
 //! // PTX of oxiwarp-kernels-gpu (rope) for sm_90
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The host launches prebuilt PTX with the argument structs of the current sources. PTX of older sources may
-//! expect other arguments, so the builder compares hashes before it takes a file. The hashes cover the
-//! sources of the crate and of its path dependencies. They do not cover manifests, the lock file and the
-//! toolchain, because edits of the host crates also change these files.
+//! expect different arguments, so the builder compares hashes before it uses a prebuilt file. The hashes
+//! cover the sources of the crate and of its path dependencies. They do not cover manifests, the lock file
+//! and the toolchain, because edits of the host crates also change these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -42,7 +42,8 @@ pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Removes the outdated copies of the package from the folders of `copies`.
+/// Removes outdated copies of the package from the folders of `copies`: copies of units that were renamed or
+/// deleted since an earlier build.
 ///
 /// An older build leaves such copies if a unit was renamed or deleted since then.
 pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
@@ -57,8 +58,8 @@ pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     }
 }
 
-/// Returns the text with its stamp. `start` is the start time of the compiler. A source that changed after
-/// `start` gets an entry that matches no hash.
+/// Returns the text with its stamp. `start` is the time at which the compiler started. For a source that
+/// changed after `start`, the stamp contains the word `changed` instead of a hash.
 pub(crate) fn add(
     label: &str,
     text: &str,
@@ -92,17 +93,16 @@ pub(crate) fn remove(stamped: &str) -> &str {
 
 /// Reason to reject a PTX file.
 pub(crate) enum Flaw {
-    /// The file has another label or architecture, or the builder did not write it.
+    /// The file has the wrong label or architecture, or the builder did not write it.
     Wrong(String),
-    /// The file or a source has changed since the compilation. The user may allow stale files.
+    /// The file or a source has changed since the compilation. `OXIWARP_PTX_STALE=1` allows such files.
     Stale(String),
 }
 
 /// Compares stamped texts with the sources of a crate.
 pub(crate) struct Checker<'a> {
     crate_dir: &'a Path,
-    /// Hash of each source, or `None` if the source does not exist. A cache, because many texts share
-    /// sources.
+    /// Caches the hash of each source, because many texts share sources. `None`: the source does not exist.
     hashes: HashMap<PathBuf, Option<String>>,
 }
 
@@ -148,8 +148,8 @@ fn hash_file(path: &Path) -> Option<String> {
     fs::read(path).ok().map(|bytes| hash(&bytes))
 }
 
-/// Returns the 64-bit FNV-1a hash of `bytes`. Unlike std's hashes, it is the same on every machine and
-/// toolchain.
+/// Returns the 64-bit FNV-1a hash of `bytes`. Unlike std's hashes, this hash is the same on every machine and
+/// with every toolchain.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in bytes {

@@ -1,8 +1,8 @@
 //! Selects the toolchain that compiles device code, and checks that it is complete.
 //!
 //! The device crate's `rust-toolchain.toml` selects the toolchain. rustup's proxies find this file from their
-//! working directory. The check costs one process. It replaces different errors of cargo, rustc and the
-//! linker by one error that names the command to run.
+//! working directory. Without the check, a missing component would cause different errors in cargo, rustc and
+//! the linker. The check reports one error, which contains the command that installs the missing component.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,15 +10,16 @@ use std::{fs, io};
 
 use crate::{Error, env};
 
-/// Components that a PTX build needs, each with a file below `lib/rustlib` that exists if it is installed.
-/// `*` stands for the host's target triple.
+/// Components that a PTX build needs, each with a file in `lib/rustlib` that exists if the component is
+/// installed. `*` stands for the host's target triple.
 const COMPONENTS: [(&str, &str); 3] = [
     ("rust-src", "src/rust/library/Cargo.lock"),
     ("llvm-bitcode-linker", "*/bin/self-contained/llvm-bitcode-linker"),
     ("llvm-tools", "*/bin/llc"),
 ];
 
-/// Returns a command for a tool of `toolchain`, or of the toolchain that applies to `folder`.
+/// Returns a command that runs a tool in `folder`. The tool is from `toolchain`, or from the toolchain that
+/// applies in `folder`.
 pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new(name);
     env::clean(&mut command);
@@ -32,7 +33,7 @@ pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Comman
 /// Checks that the toolchain can compile device code in `folder`, and returns the compiler's version in one
 /// line.
 ///
-/// The error names the command that installs what is missing.
+/// The error contains the command that installs the missing toolchain or component.
 pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<String, Error> {
     let named = toolchain.map(str::to_string).or_else(|| channel(folder));
     let hint =
@@ -84,8 +85,8 @@ fn absent(sysroot: &Path) -> Vec<&'static str> {
     COMPONENTS.iter().filter(|(_, file)| !here(file)).map(|(name, _)| *name).collect()
 }
 
-/// Returns the channel in the nearest toolchain file. The file `rust-toolchain` may contain only the channel
-/// name.
+/// Returns the channel in the nearest toolchain file, `rust-toolchain` or `rust-toolchain.toml`. In the old
+/// format, the file contains only the name of the channel.
 fn channel(folder: &Path) -> Option<String> {
     let names = ["rust-toolchain", "rust-toolchain.toml"];
     let mut files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));

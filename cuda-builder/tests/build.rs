@@ -1,7 +1,8 @@
 //! Tests the whole builder with a small device crate that has a path dependency and two units (PTX files).
 //!
-//! There is only one test, because it sets environment variables. Its first run compiles `core` for two
-//! architectures. The test does not delete its target folder, so later runs are much faster.
+//! This file has only one test, because the test sets environment variables, which parallel tests would read.
+//! The first run of the test compiles `core` for two architectures. The test does not delete its target
+//! folder, so later runs are much faster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,8 +37,8 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// Code that the two units share. It causes a warning in every unit, and one unit does not use all of this
-/// code.
+/// Code that both units share. It causes a compiler warning in each unit. The unit `shift` does not use
+/// `two`.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -60,7 +61,7 @@ pub fn launch_bounds<const THREADS: u32, const BLOCKS: u32>() {
 "#;
 
 /// A workspace with the crates `kernels` and `base`, in the temporary folder that cargo provides for tests.
-/// Its path contains spaces, because users' paths may contain spaces.
+/// The path contains spaces, to test that the builder supports such paths.
 struct Fixture(PathBuf);
 
 impl Fixture {
@@ -110,7 +111,7 @@ impl Fixture {
         format!("target/cuda-builder/{}", name.expect("the package's name and a hash"))
     }
 
-    /// Returns a copy's text without the comments at its start.
+    /// Returns the text of a copied PTX file without the stamp (the comments at its start).
     fn copy(&self, name: &str) -> String {
         let text = fs::read_to_string(self.path("copy/device-kernels").join(name)).unwrap();
         text[text.find(".version").unwrap()..].to_string()
@@ -170,7 +171,8 @@ fn from_device_crate_to_ptx() {
     take_prebuilt(&fixture);
 }
 
-/// Checks that each unit becomes its own PTX file and that an edit recompiles only one unit.
+/// Checks that the builder writes one PTX file per unit, and that an edit of one unit recompiles only this
+/// unit.
 fn units(fixture: &Fixture) {
     let builder = || fixture.builder().units(["scale", "shift"]);
     let read = |built: &Built, unit| fs::read_to_string(built.unit(Arch::Sm90, unit).unwrap()).unwrap();
@@ -186,7 +188,8 @@ fn units(fixture: &Fixture) {
     let [warning] = built.warnings() else { panic!("one warning, once: {:?}", built.warnings()) };
     assert!(warning.contains("`unused`") && warning.ends_with("kernels/src/shared.rs:3:9"), "{warning}");
 
-    // If cargo ran, it would create this folder again.
+    // Delete cargo's results for the unit `scale`. If the builder ran cargo for this unit, cargo would create
+    // the folder again.
     let cargos = fixture.path(&(fixture.build_folder() + "/sm_90/units/scale/nvptx64-nvidia-cuda"));
     fs::remove_dir_all(&cargos).unwrap();
     let files = ["out/sm_90/scale.ptx", "copy/device-kernels/sm_90/scale.ptx"];

@@ -1,7 +1,8 @@
 //! Tests several device crates in one target folder, prebuilt PTX, and the arguments of the nested cargo.
 //!
 //! The tests compile nothing, because a script replaces cargo. The script writes PTX with one entry. The name
-//! of the entry is the text of the crate's `lib.rs`, or the name in a `--cfg` argument.
+//! of the entry is the text of the crate's `lib.rs` (plus the unit's name if there are units), or the name in
+//! the rustc argument `--cfg=one` or `--cfg=two`.
 #![cfg(unix)]
 
 use std::fs;
@@ -12,9 +13,9 @@ use std::thread;
 
 use cuda_builder::{Arch, Built, CudaBuilder};
 
-/// Script that replaces cargo. With `--cfg=one`, the script writes its PTX at once, but ends 1.5 seconds
-/// later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the first
-/// build reads it.
+/// Script that replaces cargo. With `--cfg=one`, the script writes its PTX immediately, but exits 1.5 seconds
+/// later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the build
+/// with `--cfg=one` reads it.
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
@@ -38,7 +39,8 @@ echo "{\"filenames\":[\"$ptx\"]}"
 
 const TOOLCHAIN: &str = include_str!("../../rust-toolchain.toml");
 
-/// Puts the folder of the script first in `PATH`.
+/// Writes the script `CARGO` to a file named `cargo`, puts its folder first in `PATH`, and removes the
+/// builder's variables from the environment.
 static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake cargo");
     fs::create_dir_all(&bin).unwrap();
@@ -53,7 +55,7 @@ static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     }
 });
 
-/// An empty folder in cargo's folder for these tests.
+/// An initially empty folder in the temporary folder that cargo provides for tests.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -63,8 +65,8 @@ impl Folder {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let folder = Folder(folder);
-        // Write a toolchain file, because cargo's folder for the tests may be outside of the repository.
-        // There, no other `rust-toolchain.toml` applies.
+        // Write a `rust-toolchain.toml`, because cargo's folder for tests may be outside of the repository,
+        // where the repository's `rust-toolchain.toml` does not apply.
         folder.write("rust-toolchain.toml", TOOLCHAIN);
         folder
     }
@@ -82,7 +84,7 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Adds a device crate whose entry has the name `entry`.
+    /// Adds a device crate for which the script writes PTX with an entry named `entry`.
     fn add_crate(&self, folder: &str, package: &str, entry: &str) {
         self.write(
             &format!("{folder}/Cargo.toml"),
@@ -94,13 +96,13 @@ impl Folder {
         thread::sleep(std::time::Duration::from_millis(20));
     }
 
-    /// Returns a builder of the crate in `folder`. All builders use the same target folder.
+    /// Returns a builder for the crate in `folder`. All builders use the same target folder.
     fn builder(&self, folder: &str) -> CudaBuilder {
         let builder = CudaBuilder::new(self.path(folder)).arch(Arch::Sm80);
         builder.out_dir(self.path("out").join(folder)).target_dir(self.path("target"))
     }
 
-    /// Returns how often cargo ran for a crate.
+    /// Returns how often the script ran for the crate in `folder`.
     fn calls(&self, folder: &str) -> usize {
         self.read(&format!("{folder}/calls")).lines().count()
     }
@@ -284,7 +286,7 @@ fn settings_that_appear_run_the_build_script() {
     for (before, name) in appearing.into_iter().enumerate() {
         let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
         // Wait, so that the new file is younger than the last run of the build script. cargo does not detect
-        // a file with the same time stamp.
+        // a file whose time stamp equals that of the last run.
         thread::sleep(std::time::Duration::from_millis(1100));
         folder.write(name, text);
         assert_eq!([runs(), runs()], [before + 2; 2], "{name}");

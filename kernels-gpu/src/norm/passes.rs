@@ -23,8 +23,9 @@ use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Number of vec4s (four columns each) that a thread processes together if a block shares the row. It is
-/// lower than [`GROUP`], because these kernels run more threads per SM, with fewer registers per thread.
+/// Number of vec4s (four columns each) that a thread loads before it uses the first one, in kernels whose
+/// blocks have four warps per row. It is lower than [`GROUP`], because these kernels run more threads per SM,
+/// with fewer registers per thread.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -34,8 +35,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// Computes the row and writes it to shared memory. For each vec4 (four columns) of the thread, `fetch`
-    /// loads the inputs and `make` computes the vec4.
+    /// Computes the row from its operands and writes it to shared memory. For each vec4 (four columns) of the
+    /// thread, `fetch` loads the operands and `make` computes the vec4.
     ///
     /// While `make` computes one group of vec4s, the loads of the next group are in flight.
     #[inline(always)]
@@ -110,7 +111,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         lanes
     }
 
-    /// Returns the number of columns and its reciprocal, with which the means of a row are computed.
+    /// Returns the number of columns, its reciprocal, and whether the columns fill all tiles and all vec4s.
     #[inline(always)]
     pub fn cols(&self) -> Cols {
         Cols {

@@ -1,4 +1,5 @@
-"""Random calls and the formula of `attention`: both layouts, masks, sliding windows, GQA and packed sequences."""
+"""Random calls of `attention` and its formula: layouts "bshd" and "bhsd", masks, sliding windows, GQA, packed
+sequences."""
 
 import dataclasses
 import math

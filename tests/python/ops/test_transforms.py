@@ -172,8 +172,8 @@ def test_patched_models_with_rotations(make, arguments, device):
 def test_patched_transformers(name, device):
     """A patched transformer under vmap equals a loop, whether the image or the text input is batched.
 
-    Outside vmap, its blocks write text and image tokens into two parts of one tensor. Under vmap, they concatenate both
-    parts instead.
+    Outside vmap, the blocks of the transformer write text and image tokens into two slices of one tensor. Under vmap,
+    they compute two tensors and concatenate them.
     """
     if name == "mochi":
         model, inputs = mochi(device=device), mochi_input(device=device)
@@ -199,7 +199,7 @@ def test_patched_transformers(name, device):
 def test_compiled_vmap(name, device):
     """A compiled vmap of a patched block equals the eager vmap.
 
-    In both, the operators of the block write to a separate buffer for each element of the batch.
+    Whether compiled or not, the operators of the block write to a separate buffer for each element of the batch.
     """
     family = FAMILIES[name]
     model, columns = build(family, device=device), 64
@@ -216,7 +216,7 @@ def test_compiled_vmap(name, device):
 
 
 def test_out_under_vmap(device):
-    """Under vmap, each batch element's result is written to its part of `out`. An unbatched `out` is an error."""
+    """Under vmap, each batch element's result is written to its slice of `out`. An unbatched `out` is an error."""
     x, out = random((3, 4, 8), torch.float32, device), torch.empty(3, 4, 8, device=device)
     torch.func.vmap(lambda x, out: oxiwarp.gelu(x, out=out))(x, out)
     assert torch.equal(out, oxiwarp.gelu(x))
@@ -231,8 +231,8 @@ def again(x):
 def test_streams_joined_under_tracers():
     """`joined(*apart(x, n))`, which splits and concatenates a tensor, gives `x`: in eager mode without a copy.
 
-    It also works under transforms and in tracing. Traced tensors have no addresses, so `joined` cannot detect that the
-    two parts are adjacent.
+    Under torch.func's transforms and in tracing, `joined` copies. Traced tensors have no addresses, so `joined` cannot
+    detect that its arguments are adjacent slices of one tensor.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

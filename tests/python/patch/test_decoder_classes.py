@@ -151,8 +151,8 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """The report of an encoder model lists no class as skipped, although names such as `T5Attention` and `CLIPMLP`
-    match the name patterns for decoder classes."""
+    """`patch` does not report classes of encoder models as skipped. Their names, such as `T5Attention` and `CLIPMLP`,
+    match the patterns by which `patch` finds decoder classes."""
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -162,8 +162,8 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """After an update of transformers, all sources of a supported model may be unknown. The report then lists its
-    classes as skipped. Qwen2 is the example."""
+    """If the source code of all classes of a supported model has changed, `patch` reports these classes as skipped.
+    Example: Qwen2 after an update of transformers."""
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

@@ -46,8 +46,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """The patched module caches RoPE tables by size and scale, for all batch sizes. For a different size, scale or
-    theta, it computes new tables."""
+    """The patched module caches RoPE tables by size and scale. It reuses them for every batch size. For a different
+    size, scale or theta, it computes new tables."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -85,7 +85,8 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """`unpatch` drops the cached RoPE tables of a module. Moving the module, as offloading does, also drops them."""
+    """`unpatch` drops the cached RoPE tables of a module. Moving the module to a device, as offloading does, also drops
+    the tables."""
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
         module(x(), 2, 3, 4)
@@ -97,9 +98,8 @@ def test_rope_is_forgotten():
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
-    """If the caller modifies the cached RoPE tables, the next call returns correct tables. Attention then reads the
-    modified tables, instead of the cached half-width tables. It also does so if sin is replaced by another
-    tensor."""
+    """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables. Attention
+    reads the cached half-width tables only if the caller has neither modified cos and sin nor replaced sin."""
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):
@@ -113,8 +113,8 @@ def test_tables_that_are_written_to(inference):
 
 
 def test_rope_leaves_the_rest(monkeypatch):
-    """The patched module runs its original `forward` if it has a hook, or if it gets coordinates or fake tensors. It
-    does not cache tables larger than `MOST_BYTES`."""
+    """The patched module runs its original `forward` if it has a hook, or if its arguments include coordinates or fake
+    tensors. It does not cache tables larger than `MOST_BYTES`."""
     coordinates = random((2, 3, 24), torch.float32, "cpu")
     assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
     module = patched_rope()

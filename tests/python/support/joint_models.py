@@ -165,8 +165,8 @@ def qwen_image_inputs(dtype, device):
 
 
 def qwen_image_edit_inputs(dtype, device):
-    """Return inputs for Qwen-Image-Edit: an output image and a source image, whose tokens have a different
-    modulation."""
+    """Return inputs for Qwen-Image-Edit: an output image and a source image. Tokens of the source image have a
+    modulation of their own."""
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 
@@ -254,9 +254,9 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# Each sum counts the calls per kind of block. A block with two streams (text and image) has, per stream, two
-# modulated norms and two gated residuals. One residual per stream is fused with the second norm.
-# `qk_norm_rope_out` runs once per stream. At the end, each model has one more modulated norm.
+# In each sum, a term is the number of calls in one kind of block. A block with two streams (text and image)
+# has two modulated norms and two gated residuals per stream. One residual per stream is fused with the second
+# norm. `qk_norm_rope_out` runs once per stream. At the end, each model has one more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -307,10 +307,10 @@ FAMILIES = {
             qk_norm_rope=2,
         ),
     ),
-    # LTX-2 has a video and an audio stream. Each stream has a norm before self-attention, attention over
-    # text, attention over the other stream, and the feed-forward. The third norm is modulated twice. All
-    # norms but the first are fused with the residual before them. Outside of self-attention, queries and keys
-    # are normalized by separate calls.
+    # LTX-2 has a video stream and an audio stream. Each stream has four norms: before self-attention, before
+    # cross-attention to text, before cross-attention between video and audio, and before the feed-forward.
+    # The third norm is modulated twice. Each norm except the first is fused with the residual before it.
+    # Cross-attention normalizes queries and keys in separate calls.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,

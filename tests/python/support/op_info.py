@@ -1,8 +1,8 @@
-"""A table of the public operators from which tests make their calls, like `OpInfo` in PyTorch's tests.
+"""A table of the public operators. Tests make their calls from this table, as PyTorch's tests do from their `OpInfo`.
 
-Tensors are made from the signature of an operator and the roles of its operands (`oxiwarp.ops._roles`). A role, such as
-`Role.VECTOR`, determines a shape. `VALUES` gives values of the other arguments by name. `SPECIAL` has the operators
-that need further properties.
+`Operands` makes the tensors of a call. Each tensor operand has a role (`oxiwarp.ops._roles`), such as `Role.VECTOR`,
+which determines its shape. `VALUES` maps the names of all other arguments to values. `SPECIAL` lists the operators that
+need further properties.
 """
 
 import inspect
@@ -19,7 +19,8 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role, roles_of
 
-# Values to test, by argument name. Each value that is not the default gives a form, that is one call to test.
+# Values to test, by argument name. For each value that is not the default, there is one `Form` (a call to
+# test).
 VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("silu", "sigmoid"),
     "approximate": ("none", "tanh"),

@@ -1,6 +1,7 @@
-"""Makes a call of every registered operator from its schema.
+"""Makes the arguments for a call of any operator that oxiwarp registers in torch, from the operator's schema.
 
-Tensors depend on the roles of the operands, such as `Role.VECTOR`. `NUMBERS` has the values of the other arguments.
+Each tensor operand has a role, such as `Role.VECTOR`, which determines its shape. `NUMBERS` maps the names of all other
+arguments to values.
 """
 
 from collections.abc import Callable
@@ -48,8 +49,8 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that are never passed, because they exclude others: biases of LayerNorm, masks and packed
-# sequences.
+# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. They cannot be
+# combined with some other operands.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 

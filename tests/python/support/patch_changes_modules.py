@@ -21,8 +21,8 @@ def deepcopy(model):
     yield copy.deepcopy(model)
 
 
-# Of these decoders, only Phi3 can be pickled. The others have a class that transformers creates in a
-# function.
+# Of the decoders in `test_decoder.CALLS`, only Phi3 can be pickled. Each other decoder has an object whose
+# class transformers defines inside a function.
 @change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
 def pickled(model):
     yield pickle.loads(pickle.dumps(model))

@@ -1,4 +1,4 @@
-"""Finds missing parts of an op (host code, tests, schema, docs) in the text of a source tree, without a build.
+"""Finds missing parts of ops (host code, tests, schema, docs) in the text of a source tree, without a build.
 
 An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
 """
@@ -40,7 +40,7 @@ def public(text: str) -> list[str]:
 
 
 def missing(root: Path) -> list[str]:
-    """Return one line per missing part. It names the op, and the part that the op lacks."""
+    """Return one line per missing part. The line names the op and the missing part."""
     return [*of_kernels(root), *of_operators(root), *of_functions(root)]
 
 
@@ -68,7 +68,8 @@ def of_kernels(root: Path) -> Iterator[str]:
 
 
 def of_operators(root: Path) -> Iterator[str]:
-    """Yield missing parts of torch operators: the schema in Python, or the row in the table of the Rust binding."""
+    """Yield missing parts of torch operators: a schema in Python, or an entry in the macro call `operators!` of the
+    Rust binding."""
     table = re.search(r"^operators! \{\n(.*?)^\}", (root / BINDING).read_text(), re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"\w+", "".join(re.findall(r"^    ([\w, ]+)=>", table, re.MULTILINE)))
     defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]
@@ -77,8 +78,8 @@ def of_operators(root: Path) -> Iterator[str]:
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # Some kernel units have no operator of their own, because the binding or the host code of another
-        # operator launches their kernels.
+        # Some kernel units need no torch operator with their name, because an operator with a different name
+        # launches their kernels.
         serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
@@ -86,8 +87,8 @@ def of_operators(root: Path) -> Iterator[str]:
 
 def of_functions(root: Path) -> Iterator[str]:
     """Yield missing parts of public functions: documentation, tests and benchmarks."""
-    # A function also counts as tested if a file in `support` names it. `op_info.py` names all functions, so
-    # it does not count.
+    # A function also counts as tested if a file in `support` names it. The file `op_info.py` is ignored,
+    # because it names all functions.
     support = texts(root / PYTHON_TESTS.parent / "support", ".py")
     beside = [text for path, text in support.items() if path.stem != "op_info"]
     tests = "".join([*texts(root / PYTHON_TESTS, ".py").values(), *beside])

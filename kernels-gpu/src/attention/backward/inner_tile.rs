@@ -122,8 +122,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// the last step.
     ///
     /// # Safety
-    /// The tensors are readable. All threads have finished the step two steps earlier, which used the same
-    /// buffer.
+    /// The tensors are readable. All threads have finished step `step.number - 2`, because its tile was in
+    /// the buffer that this copy overwrites.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -151,10 +151,11 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Stores the values that [`InnerTile::read`] returned for the same step.
+    /// Stores the values that [`InnerTile::read`] returned for step `step`.
     ///
     /// # Safety
-    /// All threads have finished the step two steps earlier, which used the same buffer.
+    /// All threads have finished step `step.number - 2`, because its values were in the buffer that this
+    /// function overwrites.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
