@@ -1,6 +1,11 @@
 //! Tests of GPU features: streams, graphs, and PTX that fails to load.
+use cust::context::Context;
+use cust::memory::{CopyDestination, DeviceBuffer};
+use cust::stream::StreamFlags;
 use half::bf16;
-use oxiwarp::{Buffer, Device, Error, Event, OwnedStream, Result, RmsNorm, Stream, rms_norm};
+use oxiwarp::{
+    Buffer, Device, Dtype, Error, Event, OwnedStream, Result, RmsNorm, Stream, View, ViewMut, rms_norm,
+};
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, values};
@@ -17,6 +22,7 @@ pub const TESTS: &[Test] = &[
     ("gpu::memory_freed_inside_a_capture", free_in_capture),
     ("gpu::events_in_any_order", events),
     ("gpu::a_description_makes_no_context", description),
+    ("gpu::memory_and_streams_of_cust", of_cust),
 ];
 
 const SHAPE: [i64; 2] = [257, 3072];
@@ -161,4 +167,33 @@ fn description(device: &Device) {
     assert_eq!(name, device.name());
     assert!(arch >= device.arch().unwrap(), "{arch:?}");
     assert!(matches!(Device::describe(999), Err(Error::NoDevice { index: 999, .. })));
+}
+
+/// Runs an op on memory, a stream and a context of the crate `cust`, and compares the result with that of this
+/// library's own memory and stream.
+fn of_cust(device: &Device) {
+    let x = input(device);
+    let mut y = device.alloc::<bf16>(x.len()).unwrap();
+    run(device, &x, &mut y, Stream::default()).unwrap();
+    let expected = y.download().unwrap();
+
+    let context = Context::new(cust::device::Device::get_device(0).unwrap()).unwrap();
+    let gpu = Device::from_context(&context).unwrap();
+    assert_eq!(gpu.name(), device.name());
+    let bits: Vec<u16> = x.download().unwrap().iter().map(|x| x.to_bits()).collect();
+    let x = DeviceBuffer::from_slice(&bits).unwrap();
+    let mut y = DeviceBuffer::from_slice(&vec![u16::MAX; bits.len()]).unwrap();
+    // The upload from pageable memory runs on the legacy default stream, for which the new stream waits.
+    let stream = cust::stream::Stream::new(StreamFlags::DEFAULT, None).unwrap();
+    let from = View::of_cust(&x, Dtype::Bf16, &SHAPE).unwrap();
+    let to = ViewMut::of_cust(&mut y, Dtype::Bf16, &SHAPE).unwrap();
+    rms_norm(device, from, None, to, RmsNorm::default(), Stream::from(&stream)).unwrap();
+    stream.synchronize().unwrap();
+    let mut bits = vec![0; bits.len()];
+    y.copy_to(&mut bits).unwrap();
+    let got: Vec<_> = bits.into_iter().map(bf16::from_bits).collect();
+    same_bits(&got, &expected);
+
+    let error = View::of_cust(&x, Dtype::F32, &SHAPE).expect_err("the memory has half of the bytes");
+    assert!(error.to_string().contains("expected a tensor of at most"), "{error}");
 }
