@@ -1,5 +1,5 @@
 //! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, compresses them and lists them for
-//! `src/device/ptx`.
+//! `src/library/embedded.rs`.
 //!
 //! `OXIWARP_PTX` selects a part of the PTX for a development build: `none`, or a comma-separated list of
 //! architectures and ops. `sm_90,sm_90a` compiles all ops for Hopper, `softmax` compiles one op for all
