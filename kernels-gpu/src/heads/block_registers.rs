@@ -6,7 +6,8 @@
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
 //! of eight columns, which belong to two adjacent threads of torch's kernel. To obtain torch's summation
-//! order, it computes the sums of these two threads, and adds them without a shuffle.
+//! order, a thread of this kernel computes the sums of both torch threads, and adds the two sums without a
+//! shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;

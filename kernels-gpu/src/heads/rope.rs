@@ -70,8 +70,8 @@ impl Rotary {
         y
     }
 
-    /// Rotates one column `x`, with the roundings of [`Rotary::rotate`]. `partner` is the other column of its
-    /// pair.
+    /// Rotates one column, whose value is `x`, with the roundings of [`Rotary::rotate`]. `partner` is the
+    /// other column of its pair.
     #[inline(always)]
     pub(crate) fn rotate_element<T: Elem>(
         &self,

@@ -20,7 +20,8 @@ impl Group {
     }
 
     /// Reduces each value over the lanes of the group. `step(value, distance)` combines a lane's value with
-    /// the value of the lane at this distance. The distances are 16 (only in a whole warp), 8, 4, 2 and 1.
+    /// the value of the lane whose index differs by `distance`. The distances are 16 (only in a whole warp),
+    /// 8, 4, 2 and 1.
     ///
     /// Each step is executed for all values before the next step, to hide the latency of the shuffles.
     #[inline(always)]

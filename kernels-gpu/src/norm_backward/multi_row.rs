@@ -1,8 +1,9 @@
 //! Gradients of LayerNorm, one or two rows at a time, for rows that exactly fill the packs (16 bytes each) of
 //! the threads.
 //!
-//! The weight in f32 and the sums over rows stay in registers for both rows. This saves instructions. If each
-//! sum took a separate pass, the number of instructions per element would limit the speed of LayerNorm.
+//! The weight in f32 and the sums over rows stay in registers for both rows. One pass for all sums saves
+//! instructions. With a separate pass for each sum, the number of instructions per element would limit the
+//! speed of LayerNorm.
 //!
 //! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
 //! mean of the first [`SAMPLES`] elements of the row. This keeps cancellation small:

@@ -21,7 +21,7 @@ use crate::rms::weight::Weight;
 pub struct GateArg {
     /// The rows of the gate, with the shape and dtype of `x`.
     pub rows: Rows,
-    /// 1 if `f(gate)` multiplies the input of the norm, 0 if it multiplies the result.
+    /// 1 if `f(gate)` multiplies the input of the norm, 0 if `f(gate)` multiplies the result of the norm.
     pub first: u32,
     /// 1 if `f` is the sigmoid, 0 if it is SiLU.
     pub sigmoid: u32,

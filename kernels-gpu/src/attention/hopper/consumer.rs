@@ -31,7 +31,7 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position of the current key tile.
     slot: Slot,
-    /// Parity of the mbarrier phase of the next query tile.
+    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -182,8 +182,8 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile `number`. Key tile 0 is the last key tile of a query tile. With key
-    /// tile 0, the function therefore also releases the buffer of the queries.
+    /// Releases the buffer of key tile `number`. Key tile 0 is the last one that is processed for a query
+    /// tile. For key tile 0, this function therefore also releases the buffer of the queries.
     ///
     /// # Safety
     /// The safety conditions of [`consume`] apply.

@@ -1,6 +1,7 @@
-//! Reductions of a row by one warp, with the summation order and therefore the bits of torch's CUDA kernels.
+//! Reductions of a row by one warp. They add in the same order as torch's CUDA kernels, and therefore give
+//! the same bits.
 //!
-//! The orders are those of torch 2.11:
+//! The two reductions and the source of their order in torch 2.11:
 //!
 //! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
 //! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
