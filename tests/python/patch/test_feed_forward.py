@@ -151,7 +151,8 @@ def test_flux2_slices(device, ran):
 
 
 def test_what_is_left():
-    """`patch` skips an activation module whose subclass overrides `gelu`, and a SwiGLU whose activation is not SiLU."""
+    """`patch` skips an activation module of a subclass that overrides `gelu`, and a SwiGLU whose activation is not
+    SiLU."""
 
     class Other(activations.GELU):
         def gelu(self, gate):

@@ -134,8 +134,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. For a small eps, only rows with
-    values of about this size show the difference in 16 bits."""
+    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. If eps is small, the difference
+    is visible in 16 bits only for rows whose values are about as small as eps."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
