@@ -30,7 +30,7 @@ pub(crate) struct HeadRow<T> {
 
 impl<T: Elem> HeadRow<T> {
     /// Returns row `row` of the launch. The rows of a token are consecutive: first the rows of its queries,
-    /// then those of its keys.
+    /// then the rows of its keys.
     #[inline(always)]
     pub fn of(q: HeadsOperand, k: HeadsOperand, p: &HeadParams, row: u32) -> Self {
         let [queries, keys] = p.warp_tasks;

@@ -129,7 +129,7 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             }
         }
         let [even, odd] = with_lane(with_lane(with_lane(with_lane(sums, 8), 4), 2), 1);
-        // 16 threads here emulate the 32 threads of a torch warp.
+        // 16 threads of this kernel emulate the 32 threads of a torch warp.
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {

@@ -43,8 +43,8 @@ impl Group {
     /// thread adds its columns in ascending order. Then the warp adds threads that are 16, 8, 4, 2 and 1
     /// apart.
     ///
-    /// Here, a lane has four adjacent columns, which belong to four torch threads. Lanes whose ranks are
-    /// equal modulo 8 have columns of the same four torch threads.
+    /// In this kernel, a lane has four adjacent columns, which belong to four torch threads. Lanes whose
+    /// ranks are equal modulo 8 have columns of the same four torch threads.
     #[inline(always)]
     pub fn short_sum(&self, values: [f32; 4]) -> f32 {
         let mut sums = [0.0; 4];

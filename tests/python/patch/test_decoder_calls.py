@@ -143,8 +143,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. This is
-    the case for a prompt without padding, and for one token after it."""
+    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. SDPA
+    needs no mask for a prompt without padding, and for one token after the prompt."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))

@@ -104,7 +104,7 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """`oxiwarp.attention` is chosen only for calls like the measured ones.
+    """`oxiwarp.attention` is chosen only for calls that resemble the measured calls.
 
     The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of measurements.
     The mask, if any, depends only on the key. No gradient is needed.

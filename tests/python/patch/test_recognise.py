@@ -191,7 +191,7 @@ def test_weights_of_other_widths():
 
 def test_forward_replaced_in_the_class():
     """If third-party code replaces the `forward` of a norm class, as kernel libraries do, `patch` recognises the new
-    `forward`. It also uses the new `forward` as the original one."""
+    `forward`. For calls without a kernel, the patched module runs the new `forward`."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)

@@ -26,7 +26,7 @@ def form_of(op):
 
 @pytest.mark.parametrize("op", [op for op in curve.OPS if not form_of(op).backward])
 def test_every_curve_has_all_its_points(op):
-    """Each op is measured for `POINTS` different numbers of tokens, the first of which is 1."""
+    """Each op is measured for `POINTS` different numbers of tokens. The first number is 1."""
     form = form_of(op)
     tokens = curve.tokens_of(form, form.cases[0][1])
     assert len(tokens) == curve.POINTS and tokens[0] == 1, tokens

@@ -1,6 +1,6 @@
 //! Two statistics of each query in the attention backward pass: `delta`, which is the sum of `dO * O` over
-//! the columns, and `lse`, the log-sum-exp of the scores. One function computes `delta`, another one loads
-//! `delta` and `lse`.
+//! the columns, and `lse`, the log-sum-exp of the scores. [`delta`] computes `delta`, and [`statistics`]
+//! loads both.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;

@@ -8,8 +8,8 @@
 //!   per row.
 //!
 //! In [`LayerNorm`], one warp emulates the four warps of torch's kernel. A tile is 128 columns: one vec4
-//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. Here, lane `l` has the
-//! accumulators of lane `l` of all four torch warps.
+//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In this module, lane `l`
+//! has the accumulators of lane `l` of all four torch warps.
 //!
 //! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
 //! reductions in this module keep the order of the vectorised kernel, so their bits can differ from torch's.
