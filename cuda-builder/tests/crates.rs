@@ -286,7 +286,7 @@ fn settings_that_appear_run_the_build_script() {
     for (before, name) in appearing.into_iter().enumerate() {
         let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
         // Wait, so that the new file is younger than the last run of the build script. cargo does not detect
-        // a file whose time stamp equals that of the last run.
+        // a file whose time stamp equals the time of the last run.
         thread::sleep(std::time::Duration::from_millis(1100));
         folder.write(name, text);
         assert_eq!([runs(), runs()], [before + 2; 2], "{name}");

@@ -2,8 +2,9 @@
 //! launch).
 use cuda_std::launch::Overlap;
 
-/// The kernels below do not let the next launch start before they end. All other kernels overlap with the
-/// previous and with the next launch: see "Overlapping launches" in `docs/internals/launch-configuration.md`.
+/// The kernels in `PLAIN` and `BEFORE` do not let the next launch start before they end. All other kernels
+/// may overlap with the previous and with the next launch: see "Overlapping launches" in
+/// `docs/internals/launch-configuration.md`.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] =

@@ -23,7 +23,7 @@ use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one
 pub struct Function {
     /// The function: [`Function::GELU`] or another constant of this type.
     pub kind: u32,
-    /// Linear coefficient of [`Function::SIGMOID`], or 0 if [`Function::once`] keeps the function.
+    /// Linear coefficient of [`Function::SIGMOID`]. 0 for functions that [`Function::once`] does not replace.
     pub linear: f32,
     /// Cubic coefficient of [`Function::SIGMOID`].
     pub cubic: f32,

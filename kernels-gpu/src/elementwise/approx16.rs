@@ -13,7 +13,7 @@ use cuda_std::prelude::*;
 use super::constants::{BETA, KAPPA};
 use core::f32::consts::LOG2_E;
 
-/// Whether `T` is bf16: only bf16 encodes negative infinity as 0xff80.
+/// Returns whether `T` is bf16. bf16 is the only element type that encodes negative infinity as 0xff80.
 #[inline(always)]
 pub(crate) fn is_bf16<T: Elem>() -> bool {
     T::NEG_INFINITY.to_bits() == 0xff80

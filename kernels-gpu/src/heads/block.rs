@@ -1,8 +1,8 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head. The
-//! kernels in `warp` do not support this head, because it has more than 256 columns or is not aligned. The
-//! rows of a token are consecutive, so that the angles of the token are in L1 after its first row.
+//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head that the
+//! kernels in `warp` do not support, because it has more than 256 columns or is not aligned. The rows of a
+//! token are consecutive, so that the angles of the token are in L1 after its first row.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the second column of
 //! each pair again. These columns are in L1, because another thread of the team has loaded them before.
@@ -30,7 +30,7 @@ pub(crate) struct HeadRow<T> {
 
 impl<T: Elem> HeadRow<T> {
     /// Returns row `row` of the launch. The rows of a token are consecutive: first the rows of its queries,
-    /// then those of its keys.
+    /// then the rows of its keys.
     #[inline(always)]
     pub fn of(q: HeadsOperand, k: HeadsOperand, p: &HeadParams, row: u32) -> Self {
         let [queries, keys] = p.warp_tasks;

@@ -6,7 +6,8 @@
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
 //! of eight columns, which belong to two adjacent threads of torch's kernel. To obtain torch's summation
-//! order, it computes the sums of these two threads, and adds them without a shuffle.
+//! order, a thread of this kernel computes the sums of both torch threads, and adds the two sums without a
+//! shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -128,7 +129,7 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             }
         }
         let [even, odd] = with_lane(with_lane(with_lane(with_lane(sums, 8), 4), 2), 1);
-        // 16 threads here emulate the 32 threads of a torch warp.
+        // 16 threads of this kernel emulate the 32 threads of a torch warp.
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {

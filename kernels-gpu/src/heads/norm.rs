@@ -119,7 +119,7 @@ impl HeadNorm for Layer {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS] {
-        // torch's LayerNorm kernel uses four warps per row. Each tile here has the elements of one torch
+        // torch's LayerNorm kernel uses four warps per row. Each tile of a head has the elements of one torch
         // warp. A torch warp without a tile has no elements.
         let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {

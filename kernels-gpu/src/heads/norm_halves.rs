@@ -1,8 +1,8 @@
 //! Norms of heads of 64 or 128 columns. Each lane has four columns in each half of a head.
 //!
-//! The sums have the order of torch's kernels. In these kernels, the warp reduction starts by adding two
-//! lanes that are half a head apart. Here, one lane has the columns of both, so this addition needs no
-//! shuffle.
+//! The sums are computed in the order of torch's kernels. torch's warp reduction first adds the sums of two
+//! lanes whose columns are half a head apart. In the kernels of this module, one lane has the columns of both
+//! torch lanes, so this addition needs no shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::{Affine4, AsItIs, HeadNorm};

@@ -63,7 +63,7 @@ impl Rotary {
     /// columns. The positions are in a table.
     pub const POSITIONED: u32 = 4;
 
-    /// No rotation.
+    /// A launch without RoPE.
     pub const NONE: Self = Self {
         cos: Heads::ABSENT,
         sin: Heads::ABSENT,

@@ -32,7 +32,7 @@ impl Rotary {
     /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` has the other column of its pair.
     /// This value is negated if the column of `x` is the first one of its pair.
     ///
-    /// The roundings are those of the torch modules in eager mode. Each operation rounds to f32. With
+    /// This method rounds as the torch modules do in eager mode. Each operation rounds to f32. With
     /// `round_each`, it also rounds to the element type. With [`Rotary::COMPLEX`], each sum is a fused
     /// multiply-add, as in torch's complex product.
     #[inline(always)]
@@ -70,8 +70,8 @@ impl Rotary {
         y
     }
 
-    /// Rotates one column `x`, with the roundings of [`Rotary::rotate`]. `partner` is the other column of its
-    /// pair.
+    /// Rotates one column, whose value is `x`, with the roundings of [`Rotary::rotate`]. `partner` is the
+    /// other column of its pair.
     #[inline(always)]
     pub(crate) fn rotate_element<T: Elem>(
         &self,

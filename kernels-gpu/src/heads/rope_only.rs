@@ -1,8 +1,8 @@
 //! RoPE without a norm, for heads whose columns are all rotated in interleaved pairs (adjacent columns).
 //!
 //! A thread rotates the same four columns of a query head and of the key head with the same index. It loads
-//! the angles once for both heads. This is fast for long heads. It is also fast if each head has its own
-//! angles, because the tables are then most of the memory traffic.
+//! the angles once for both heads. This kernel is fast for long heads, and if each head has its own angles.
+//! In the second case, the tables are most of the memory traffic.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};

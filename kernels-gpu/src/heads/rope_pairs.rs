@@ -12,7 +12,7 @@ impl Rotary {
         token.number.wrapping_sub(self.first) < self.tokens && column < self.dim
     }
 
-    /// Returns the other column of the pair.
+    /// Returns the other column of the pair that contains `column`.
     #[inline(always)]
     pub(crate) fn partner(&self, column: u32) -> u32 {
         let half = self.dim / 2;

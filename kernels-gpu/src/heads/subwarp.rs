@@ -20,7 +20,8 @@ impl Group {
     }
 
     /// Reduces each value over the lanes of the group. `step(value, distance)` combines a lane's value with
-    /// the value of the lane at this distance. The distances are 16 (only in a whole warp), 8, 4, 2 and 1.
+    /// the value of the lane whose index differs by `distance`. The distances are 16 (only in a whole warp),
+    /// 8, 4, 2 and 1.
     ///
     /// Each step is executed for all values before the next step, to hide the latency of the shuffles.
     #[inline(always)]
@@ -42,8 +43,8 @@ impl Group {
     /// thread adds its columns in ascending order. Then the warp adds threads that are 16, 8, 4, 2 and 1
     /// apart.
     ///
-    /// Here, a lane has four adjacent columns, which belong to four torch threads. Lanes whose ranks are
-    /// equal modulo 8 have columns of the same four torch threads.
+    /// In this kernel, a lane has four adjacent columns, which belong to four torch threads. Lanes whose
+    /// ranks are equal modulo 8 have columns of the same four torch threads.
     #[inline(always)]
     pub fn short_sum(&self, values: [f32; 4]) -> f32 {
         let mut sums = [0.0; 4];

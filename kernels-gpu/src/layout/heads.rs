@@ -64,8 +64,8 @@ impl Token {
     }
 }
 
-/// Returns quotient and remainder of `a / b`. The caller guarantees that `b` is not 0. `max(1)` tells this to
-/// the compiler, which would otherwise add a call to panic. That call would take registers in every kernel.
+/// Returns quotient and remainder of `a / b`. The caller guarantees that `b` is not 0. Without `max(1)`, the
+/// compiler would test for 0 and add a call to panic, which would take registers in every kernel.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);

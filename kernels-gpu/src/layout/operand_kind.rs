@@ -17,14 +17,14 @@ impl OperandKind {
     /// The operand is f32.
     pub const F32: Self = Self(2);
 
-    /// `self == other` in kernels. Use it instead of the operator `==`: that operator takes references, which
-    /// changes the code that LLVM generates.
+    /// Returns `self == other`. Use this method in kernels instead of the operator `==`, which takes
+    /// references and thereby changes the code that LLVM generates.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 
-    /// `self != other` for kernels.
+    /// Returns `self != other`. Use this method in kernels instead of the operator `!=`.
     #[inline(always)]
     pub(crate) const fn is_not(self, other: Self) -> bool {
         self.0 != other.0

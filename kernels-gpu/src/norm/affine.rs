@@ -30,7 +30,7 @@ pub struct ScaleShift {
     pub shift: Modulation,
 }
 
-/// One modulated output: a kernel argument.
+/// One output of a modulated norm, with its scale and shift: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulated {
@@ -45,7 +45,7 @@ pub struct Modulated {
 pub(crate) trait Norm: Moments {
     /// Normalises `x`, multiplies by `weight` and adds `bias`, in f32.
     fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
-    /// Computes the result of `apply`, but rounds to `T` after each step after which the torch module rounds.
+    /// Computes the same formula as `apply`, with the roundings to `T` that the torch module makes.
     fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],

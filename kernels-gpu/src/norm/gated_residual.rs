@@ -62,8 +62,8 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     /// Returns row `row.at` of the operands in `gated`.
     ///
     /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), this function ignores `gated.clip`
-    /// and `gated.round_each`. Then it never clamps the sum, and `rounds` decides whether the product is
-    /// rounded.
+    /// and `gated.round_each`. In this case, the sum is never clamped, and `rounds` decides whether the
+    /// product is rounded.
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow

@@ -40,14 +40,15 @@ impl OperandForm {
     /// All operands that are present have the dtype of the rows, and each is a sum `table + value`. There is
     /// no weight and no bias.
     pub const TABLED: Self = Self(3);
-    /// As `SAME`, but weight and bias are present.
+    /// As [`OperandForm::SAME`], but with weight and bias.
     pub const AFFINE: Self = Self(4);
-    /// As `AFFINE`, but only one of weight and bias is present.
+    /// As [`OperandForm::AFFINE`], but with only one of weight and bias.
     pub const PARTLY_AFFINE: Self = Self(5);
-    /// As `AFFINE`, but the operands are f32.
+    /// As [`OperandForm::AFFINE`], but all operands are f32.
     pub const F32_AFFINE: Self = Self(6);
 
-    /// Returns `self == other` by value, as [`OperandKind`](crate::layout::operand_kind::OperandKind) does.
+    /// Returns `self == other`. Kernels use this method instead of the operator `==`, for the reason that
+    /// [`OperandKind::is`](crate::layout::operand_kind::OperandKind::is) states.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0

@@ -1,7 +1,8 @@
-//! A block reduction of several sums at once, and the statistics of a row that follow from its sums.
+//! A block reduction of several sums at once, and the statistics of a row that are computed from these sums.
+//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super).
 use cuda_std::prelude::*;
 
-/// Number of sums per row.
+/// Number of sums per row: see [`BlockMoments::of`].
 pub(super) const OF_ROW: usize = 4;
 
 /// The maximum number of values per reduction: [`OF_ROW`] for each of two rows.
@@ -87,7 +88,7 @@ fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
 /// The statistics of a row that its gradients depend on.
 #[derive(Clone, Copy)]
 pub(super) struct BlockMoments {
-    /// `r`.
+    /// `r = 1 / sqrt(mean(d^2) + eps)`.
     inv_rms: f32,
     /// `-mean(x) * r`. With `d = x - mean(x)`, the product `d * r` equals `x * r + base`.
     base: f32,

@@ -68,8 +68,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // `opaque` keeps the test for null here. If the compiler moved the test before the loop over rows,
-        // its result would occupy a register during the loop.
+        // Because of `opaque`, the test for null stays at this place. If the compiler moved the test before
+        // the loop over rows, its result would occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
         // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, no access
         // happens.

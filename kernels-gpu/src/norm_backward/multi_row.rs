@@ -1,11 +1,12 @@
 //! Gradients of LayerNorm, one or two rows at a time, for rows that exactly fill the packs (16 bytes each) of
 //! the threads.
 //!
-//! The weight in f32 and the sums over rows stay in registers for both rows. This saves instructions. If each
-//! sum took a separate pass, the number of instructions per element would limit the speed of LayerNorm.
+//! The weight in f32 and the sums over rows stay in registers for both rows. One pass for all sums saves
+//! instructions. With a separate pass for each sum, the number of instructions per element would limit the
+//! speed of LayerNorm.
 //!
 //! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
-//! mean of the first [`SAMPLES`] elements of the row. This keeps cancellation small:
+//! mean of the first [`SAMPLES`] elements of the row. The shift keeps cancellation small:
 //!
 //! - `shift` differs from the mean of `n` elements by at most `sqrt(n / SAMPLES)` standard deviations of the
 //!   row.
@@ -40,7 +41,7 @@ struct RowPointers<T> {
 
 impl<T: Elem> RowPointers<T> {
     /// Returns the addresses of row `row`. If `row` is not below `end`, `exists` is false, and the addresses
-    /// are those of row `end - 1`.
+    /// belong to row `end - 1`.
     ///
     /// # Safety
     /// The requirements of [`multi_row`] apply.

@@ -103,7 +103,7 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         pairs
     }
 
-    /// Returns `g`.
+    /// Returns `g = dy * (offset + w)`.
     #[inline(always)]
     fn weighted(&self, tile: u32, dy: T::F32Vec) -> T::F32Vec {
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })

@@ -136,7 +136,7 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 }
 
 /// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread has 96 registers, as many as
-/// these kernels need. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4.
+/// these kernels need. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
 const BLOCKS: u32 = 5;
 
 entry! {

@@ -1,6 +1,6 @@
 //! `sum = x + residual`, rounded to the element type, and `y = rms_norm(sum)`: both results in one pass.
 //!
-//! The norm reads the rounded sum. So the results are those of a model that first adds and then calls
+//! The norm uses the rounded sum. The results therefore equal the results of an addition followed by
 //! `rms_norm`.
 use cuda_std::prelude::*;
 

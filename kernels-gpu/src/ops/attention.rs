@@ -89,7 +89,7 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // Eight warps per SM, as above.
+    // These launch bounds give each thread as many registers as eight warps per SM permit.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

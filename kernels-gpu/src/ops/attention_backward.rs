@@ -7,7 +7,7 @@
 //! `_key_d256` computes `dk`, and `_value_d256` computes `dv`.
 //!
 //! Only the `_general` kernels support a mask, a softcap, a scale that is not positive, and rows that are not
-//! aligned to 16 bytes. They have smaller tiles, because these features need registers.
+//! aligned to 16 bytes. The `_general` kernels have smaller tiles, because these features need registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

@@ -11,8 +11,8 @@
 //! - `_causal`: query `i` attends to the keys up to `i + diagonal`.
 //! - `_padded`: a mask excludes keys, for example padding. There is no such kernel for head dimensions above
 //!   128.
-//! - `_even`: tiles of 128 keys instead of 144. The host uses this kernel if fewer keys of the last tile are
-//!   then unused.
+//! - `_even`: tiles of 128 keys instead of 144. The host uses this kernel if tiles of 128 keys leave fewer
+//!   rows of the last tile empty.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

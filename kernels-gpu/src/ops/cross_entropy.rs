@@ -76,8 +76,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
             }
         }
     }
-    // Load the logit of the target after the loop, from L1 or L2, during the reduction. Before the loop, the
-    // loads of the row would wait until the target is loaded.
+    // Load the logit of the target after the loop, from L1 or L2, during the reduction. If this load came
+    // before the loop, the loads of the row would wait until the target is loaded.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),

@@ -7,7 +7,7 @@
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
 //! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
 //! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
-//!   head, or all heads normalized together. They rotate interleaved pairs of columns.
+//!   head, or all heads normalized together. These kernels rotate interleaved pairs of columns.
 //!
 //! The following kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
 //!

@@ -2,7 +2,7 @@
 //! of attention or of the MLP. The `modulated` kernels also compute the next norm, `normed = rms(out) * (1 +
 //! scale)`, in the same launch.
 //!
-//! The roundings are those of Mochi in diffusers and in genmo's code. The product `rms(branch) * tanh(gate)`
+//! The kernels round as Mochi does in diffusers and in genmo's code. The product `rms(branch) * tanh(gate)`
 //! is computed in f32 and rounded. The sum `out` is rounded. `normed` is computed in f32 from the rounded sum
 //! and rounded once.
 //!
@@ -221,8 +221,8 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // Set each `kind` to a constant, so that the compiler removes branches on it. They would be executed for
-    // each vec4 (four columns).
+    // Set each `kind` to a constant, so that the compiler removes branches on it. Such branches would be
+    // executed for each vec4 (four columns).
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {

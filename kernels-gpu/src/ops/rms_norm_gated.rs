@@ -1,10 +1,9 @@
 //! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. `f` is SiLU or the
 //! sigmoid.
 //!
-//! Models apply these norms after linear attention and state-space layers. The roundings are those of
-//! transformers' modules. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the
-//! norm is rounded before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not
-//! rounded.
+//! Models apply these norms after linear attention and state-space layers. The kernels round as transformers'
+//! modules do. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the norm is
+//! rounded before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not rounded.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
@@ -21,7 +20,7 @@ use crate::rms::weight::Weight;
 pub struct GateArg {
     /// The rows of the gate, with the shape and dtype of `x`.
     pub rows: Rows,
-    /// 1 if `f(gate)` multiplies the input of the norm, 0 if it multiplies the result.
+    /// 1 if `f(gate)` multiplies the input of the norm, 0 if `f(gate)` multiplies the result of the norm.
     pub first: u32,
     /// 1 if `f` is the sigmoid, 0 if it is SiLU.
     pub sigmoid: u32,

@@ -2,8 +2,8 @@
 //! `x - max - ln(sum)`.
 //!
 //! A team (the threads that share a row) computes one row in f32 and rounds once. If a row fits in the
-//! registers of a block, it is loaded only once. From sm_90 on, it can also fill the registers of a cluster
-//! of eight blocks.
+//! registers of a block, it is loaded only once. From sm_90 on, this also applies to rows that fit in the
+//! registers of a cluster of eight blocks.
 //!
 //! Longer rows are loaded twice. The second pass starts at the end of the row, because the end is still in
 //! cache.
@@ -22,8 +22,8 @@ const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "s
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise `-log2(sum)` for 16-bit types, to
-    /// be added to the exponent, and `1 / sum` for f32.
+    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise `1 / sum` for f32, and `-log2(sum)`
+    /// for 16-bit types, which `apply` adds to the exponent.
     ///
     /// For 16-bit types, the exponent has an error of up to 2.5 ulp. The relative error of the result is then
     /// about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
@@ -32,7 +32,7 @@ struct Finish {
 }
 
 impl Finish {
-    /// Reduces the partial results of the team's threads.
+    /// Reduces the partial results of the team, the threads that share a row.
     #[inline(always)]
     fn of<T: Elem>(partial: ExpSum, team: Team, p: SoftmaxParams) -> Self {
         let ExpSum { max, sum } = partial.reduce::<T>(team);

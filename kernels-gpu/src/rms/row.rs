@@ -23,7 +23,7 @@ pub struct RmsParams {
     /// `1 / cols`, computed by the host. A division in the kernel would add its latency to the end of the
     /// reduction.
     pub inv_cols: f32,
-    /// Added to the mean of squares.
+    /// Value that is added to the mean of squares.
     pub eps: f32,
     /// Offset of the weight, and rounding order.
     pub weight: Applied,
@@ -52,7 +52,7 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
     /// Whether loads of long rows use the L2 cache policy of the launch. If true, the method `demote` resets
-    /// the priority of L2 lines.
+    /// the priority of the loaded L2 lines.
     const USES_L2_POLICY: bool = false;
     /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///
@@ -74,7 +74,7 @@ pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Returns the f32 values to normalize, for the reduction. If the computation is more than a conversion
     /// to f32, this method also stores the values, so that `lanes_again` can return them.
     fn lanes(&mut self) -> T::F32Vec;
-    /// Returns the same values again, for the result.
+    /// Returns the values that `lanes` returned, for the result.
     fn lanes_again(&self) -> T::F32Vec;
 }
 

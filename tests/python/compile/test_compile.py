@@ -159,7 +159,8 @@ def test_one_tensor_in_several_places(name, device):
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # The compiled graph adds attention's three bfloat16 gradients in another order.
+            # The compiled graph adds attention's three bfloat16 gradients in a different order than eager
+            # mode.
             torch.testing.assert_close(
                 a, b, atol=2**-7 * b.abs().max().item() if name == "attention" else 1e-5, rtol=1e-5
             )

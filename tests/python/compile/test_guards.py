@@ -1,8 +1,8 @@
 """Tests of torch.compile's guards: a patched model has about as many guards as the unpatched model.
 
-torch.compile evaluates all guards before each call, and the GPU is idle meanwhile. `patch` must therefore not add slow
-guards. In an earlier version, all patched modules referred to one common object, which caused a slow attribute guard
-for each module.
+torch.compile evaluates all guards before each call, while the GPU is idle. `patch` must therefore not add slow guards.
+In an earlier version, all patched modules referred to one common object, which caused a slow attribute guard for each
+module.
 """
 
 import copy
@@ -34,7 +34,7 @@ def guards(model, call):
     torch.compiler.reset()
     with torch.no_grad():
         call(torch.compile(model, backend="eager", fullgraph=True))
-    method = type(model).forward  # torch.compile compiles the outermost decorator of diffusers
+    method = type(model).forward  # torch.compile compiles diffusers' outermost decorator
     (entry,) = _debug_get_cache_entry_list(method.__code__)
     return Counter(KIND.findall(str(entry.guard_manager)))
 

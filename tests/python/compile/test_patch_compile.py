@@ -14,7 +14,7 @@ from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 def ltx(device="cpu"):
-    """Return a model with one layer. torch.compile would trace each further layer again."""
+    """Return a model with only one layer, because torch.compile would trace each further layer again."""
     return whole_ltx(device=device, layers=1)
 
 

@@ -27,9 +27,9 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """Operators that are left to Inductor have a torch version for torch.compile. It returns the operator's result
-    within rounding errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's exponentials differ in
-    the last bits."""
+    """Each operator that is left to Inductor has a version in torch code for torch.compile, which returns the
+    operator's result within rounding errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's
+    exponentials differ in the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -54,8 +54,8 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators. For these, the
-    code that Inductor generates is faster."""
+    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators. They are
+    operators for which the code that Inductor generates is faster."""
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name

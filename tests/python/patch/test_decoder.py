@@ -123,7 +123,7 @@ def test_compile(name):
 
 
 def test_training():
-    """The gradients of all parameters of a patched model match those of the unpatched model."""
+    """The gradients of all parameters of a patched model match the gradients of the unpatched model."""
     stock, patched = (build("Qwen3").requires_grad_(True) for _ in range(2))
     oxiwarp.patch(patched, cpu_kernels=True)
     with torch.enable_grad():

@@ -32,8 +32,8 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """Without gradients, a patched layer computes its linears without calling the modules. The results are the same
-    bits as with gradients, where it calls the modules."""
+    """Without gradients, a patched layer computes its linears without calling their modules. With gradients, it calls
+    the modules. Both ways give the same bits."""
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.enable_grad():
@@ -107,8 +107,8 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """Compile the model and call it for each step, a function that returns keyword arguments. Return a pair for each
-    graph: the number of oxiwarp operators, and for each attention call whether it has a mask."""
+    """Compile the model and call it once per step. A step is a function that returns the keyword arguments. Return a
+    pair for each graph: the number of oxiwarp operators, and for each attention call whether it has a mask."""
     seen = []
 
     def backend(graph, _):
@@ -133,7 +133,8 @@ def after_prompt(model, cache):
 
 @pytest.fixture(scope="module")
 def patched():
-    """Return an unpatched Qwen3 model with one layer and a patched copy. Each further layer would be traced again."""
+    """Return an unpatched Qwen3 model and a patched copy. They have only one layer, because torch.compile would trace
+    each further layer again."""
     stock = build("Qwen3", num_hidden_layers=1)
     model = copy.deepcopy(stock)
     assert oxiwarp.patch(model, cpu_kernels=True).left == 0
@@ -142,8 +143,8 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. This is
-    the case for a prompt without padding, and for one token after it."""
+    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. SDPA
+    needs no mask for a prompt without padding, and for one token after the prompt."""
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))
@@ -173,7 +174,7 @@ def test_masks(patched, name):
 
 
 def test_window():
-    """Compiled, layers with sliding-window attention keep their masks."""
+    """In a compiled model, layers with sliding-window attention keep their masks."""
     model = build("Qwen3", use_sliding_window=True, sliding_window=4, max_window_layers=1)
     oxiwarp.patch(model, cpu_kernels=True)
     assert True in graphs(model, lambda: dict(input_ids=IDS, use_cache=False))[0][1]

@@ -121,10 +121,11 @@ def configuration(name, cls):
 
 
 class Attention(nn.Module):
-    """Stand-in for attention modules that need position embeddings of other sizes."""
+    """Stand-in for the attention modules of all layers. Some of these modules need position embeddings of a different
+    size."""
 
     def forward(self, hidden_states, **options):
-        """Layers pass all arguments by keyword."""
+        """Accept only keyword arguments, because every layer passes all arguments by keyword."""
         return hidden_states * 0.5 + 0.25, None
 
 

@@ -87,8 +87,8 @@ def test_each(op, dtype, device, ran):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fast(dtype, device):
-    """In mode "fast", the error against float64 is at most 1.1 times that of the unpatched module. Mode "fast" rounds
-    only the final result. On a GPU, the matrix multiplication also computes the GELU."""
+    """In mode "fast", the error against float64 is at most 1.1 times the error of the unpatched module. Mode "fast"
+    rounds only the final result. On a GPU, the matrix multiplication also computes the GELU."""
     for op in MAKERS:
         module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
         right, own = made(op, torch.float64, device)(x.double()), module(x)
@@ -151,7 +151,8 @@ def test_flux2_slices(device, ran):
 
 
 def test_what_is_left():
-    """`patch` skips an activation module whose subclass overrides `gelu`, and a SwiGLU whose activation is not SiLU."""
+    """`patch` skips an activation module of a subclass that overrides `gelu`, and a SwiGLU whose activation is not
+    SiLU."""
 
     class Other(activations.GELU):
         def gelu(self, gate):

@@ -28,7 +28,7 @@ JOINT = ("flux", "flux2", "hunyuan_video", "qwen_image", "ltx2", "ltx2.3")
 
 
 def model_and_inputs(name):
-    """Return an unpatched model, and inputs for which the RoPE tables cos and sin of all tokens have one shape."""
+    """Return an unpatched model and its inputs. With these inputs, all RoPE tables have the same shape."""
     if name in VIDEO or name in IMAGE_MODELS:
         make, inputs = {**VIDEO, **IMAGE_MODELS}[name]
         return make(), inputs()

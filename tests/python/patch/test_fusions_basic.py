@@ -29,7 +29,7 @@ def test_models(name, dtype, device):
 
 def test_single_attention(device):
     """A patched Latte model runs the expected kernels. Its temporal blocks have a modulation table and no
-    cross-attention. Its norms have weights, unlike those of the published models."""
+    cross-attention. Its norms have weights, unlike the norms of the published models."""
     import diffusers
 
     def make(dtype, device):

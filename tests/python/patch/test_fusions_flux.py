@@ -163,8 +163,8 @@ def test_wrapped_linears():
 
 def test_fast_single_blocks(monkeypatch, device):
     """In mode "fast", the matrix multiplication of a single-stream block computes the GELU. The error against float32
-    is at most 1.2 times that of the unpatched model. A hook on one of the block's linears, or on the GELU, disables
-    this."""
+    is at most 1.2 times the error of the unpatched model. A hook on one of the block's linears, or on the GELU,
+    disables this."""
     family, dtype = FLUX, torch.bfloat16
     monkeypatch.setattr(parallel_block, "in_epilogue", plain_on_any_device)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
@@ -218,8 +218,8 @@ def test_learned_attention_beside(monkeypatch):
 
 
 def test_values_of_both(monkeypatch, device):
-    """For batch size 1, a patched attention writes the values V of text and image directly into one tensor. It does not
-    do so if a projection has a hook, or if the text part is not aligned."""
+    """For batch size 1, a patched attention writes the values V of text and image directly into one tensor. It writes
+    them into separate tensors if a projection has a hook, or if the text part would not be aligned."""
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)

@@ -122,7 +122,7 @@ def test_mochi_trained_after_inference_mode(device):
 
 def test_mochi_tokens_are_the_masks():
     """The token indices that `tokens_of(mask)` caches belong to this mask tensor. Copies and pickles of the mask do not
-    contain them. They are also correct in inference mode and under torch.func."""
+    contain them. The token indices are also correct in inference mode and under torch.func."""
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

@@ -54,7 +54,7 @@ class Needing(Recorder):
 
 
 class Other(Recorder):
-    """A processor with another default value than the module."""
+    """A processor whose `attention_mask` has a different default value than the attention module's."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask="own"):
         return hidden_states, encoder_hidden_states, attention_mask
@@ -136,7 +136,7 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
     """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask`, but as a view. For other mask sizes,
-    or if diffusers' method has unknown source code, it calls this method."""
+    or if diffusers' method has unknown source code, `mask_of_heads` calls diffusers' method."""
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)

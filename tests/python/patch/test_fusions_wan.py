@@ -37,7 +37,7 @@ def test_wan(dtype, kept, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan_per_token(dtype, device):
     """A patched Wan 2.2 5B model matches the unpatched model. This model has one time embedding per token. The kernels
-    add the modulation table to it."""
+    add the modulation table to this embedding."""
 
     def make_input(dtype, device):
         return wan_input(dtype, device, per_token=True)
@@ -78,14 +78,15 @@ def test_wan_fused_projections(device):
 
 
 def test_vace(device):
-    """A patched WanVACE model matches the unpatched model. It adds the results of additional blocks to the others."""
+    """A patched WanVACE model matches the unpatched model. WanVACE has additional blocks, whose results are added to
+    the results of the main blocks."""
     for dtype in DTYPES:
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
 def test_variants_have_the_known_source():
     """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's. It does not
-    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables in another way."""
+    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables differently."""
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
     from oxiwarp.patching import fusions

@@ -205,7 +205,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 def test_patched_again_after_a_parametrization():
     """`patch` and `unpatch` work if a parametrization is registered on a patched module and removed after `unpatch`.
-    Removing it brings back the class that `patch` made, which the next `patch` must not use as the original class."""
+    Removing the parametrization restores the class that `patch` made. The next `patch` must not use this class as the
+    original class."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -324,8 +325,8 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """If several threads call `patch` on modules of one class, all modules get the same new class. Otherwise some of
-    them could not be copied."""
+    """If several threads call `patch` on modules of one class, all modules get the same new class. If they got
+    different classes, some modules could not be copied."""
     methods = NormRecipe.methods
 
     def slow(recipe, base):

@@ -71,7 +71,7 @@ def test_models(make, dtype, device, kernel_calls):
 
 
 def model_dtype(dtype):
-    """Return the next wider dtype than the dtype of the inputs."""
+    """Return the dtype in which the reference result is computed, for inputs of `dtype`."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 
@@ -195,7 +195,7 @@ def test_only_and_skip():
 
 def test_pipelines():
     """`patch` accepts a pipeline, that is, an object with `.components` or `.model`. For any other object that is not
-    an `nn.Module` it raises TypeError."""
+    an `nn.Module`, `patch` raises TypeError."""
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)

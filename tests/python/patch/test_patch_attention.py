@@ -72,8 +72,8 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """If the user sets an attention backend on the model or around the call, a patched model uses it. This holds even
-    if it is torch's default backend."""
+    """If the user sets an attention backend on the model or around the call, a patched model uses it. This also applies
+    to torch's default backend."""
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -104,7 +104,7 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """`oxiwarp.attention` is chosen only for calls like the measured ones.
+    """`oxiwarp.attention` is chosen only for calls that resemble the measured calls.
 
     The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of measurements.
     The mask, if any, depends only on the key. No gradient is needed.
@@ -177,8 +177,8 @@ def test_dynamic_sizes(kind):
     ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
 )
 def test_gpus(monkeypatch, there, capability, ours):
-    """`oxiwarp.attention` was measured only on some GPU architectures. On others, `patch` uses torch's attention, and
-    the report has no note."""
+    """`oxiwarp.attention` was measured only on some GPU architectures. On other architectures, `patch` uses torch's
+    attention, and the report has no note about attention."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)

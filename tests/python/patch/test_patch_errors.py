@@ -90,7 +90,7 @@ def test_unpatched_in_the_block():
 
 def test_taken_out_in_the_block():
     """After `with oxiwarp.patched(model)`, modules that the block removed from the model are restored too. Modules that
-    it inserted in their place stay unchanged."""
+    the block inserted in their place stay unchanged."""
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)
     with oxiwarp.patched(model, cpu_kernels=True):

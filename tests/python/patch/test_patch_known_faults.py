@@ -39,7 +39,8 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
     strict=True, raises=AssertionError, reason="review py 33: a processor's fit does not depend on its module's norms"
 )
 def test_report_of_processors_without_norms():
-    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list one."""
+    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list a kernel for
+    them."""
     family = FAMILIES["sd3"]
     model = build(family)
     report = oxiwarp.patch(model, cpu_kernels=True)

@@ -1,8 +1,8 @@
 """Tests of common changes to a model, such as a cast or an adapter, made before or after `oxiwarp.patch`.
 
 The patched model must return the results of an unpatched model with the same change. After `unpatch`, its state must
-equal that of the unpatched model. The changes are in patch_changes*.py, and the models in patch_models.py. By default,
-each change is tested on a few models. `--matrix=all` tests it on all.
+equal the state of the unpatched model. The changes are in patch_changes*.py, and the models in patch_models.py. By
+default, each change is tested on a few models. With `--matrix=all`, each change is tested on all models.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ PLAIN = Change(contextlib.nullcontext, ())
 
 def cells(everything):
     """Return the change, the order and the model of each test. The order says when the change is made, e.g. before
-    `patch`. By default, three orders are tested per change, each with another model."""
+    `patch`. By default, three orders are tested per change, each with a different model."""
     rows = {}
     for at, (change, row) in enumerate(CHANGES.items()):
         left_out = ("around", "within")[at % 2]
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc):
 
 
 def test_change(cell, request):
-    """A changed patched model returns the results of the changed unpatched model. After `unpatch`, the results are
+    """A changed patched model returns the results of the changed unpatched model. After `unpatch`, both results are
     equal bit for bit."""
     name, order, column = cell
     row, model = CHANGES[name], MODELS[column]

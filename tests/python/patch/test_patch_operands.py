@@ -58,8 +58,8 @@ def branches(name, module):
 
 
 def added(name, module):
-    """Whether the result of an attention or feed-forward is added to the residual stream without another step. In
-    single-stream blocks, both results are concatenated first."""
+    """Whether the result of an attention or feed-forward is directly added to the residual stream. In single-stream
+    blocks, the results of attention and feed-forward are first concatenated."""
     return branches(name, module) and "single" not in name
 
 

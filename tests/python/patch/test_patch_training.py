@@ -82,7 +82,7 @@ def test_norms(dtype, device, ran):
 
 def test_gradients(device, ran):
     """With gradients enabled, patched blocks, processors and feed-forwards run their kernels. Every gradient matches
-    that of the unpatched model."""
+    the gradient of the unpatched model."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))

@@ -128,7 +128,7 @@ def test_models_are_freed():
         del model, parts
     gc.collect()
     kept = [f"{name}: {path}" for name, parts in alive.items() for path, part in parts if part() is not None]
-    # diffusers keeps `pos_embed` modules alive, because it caches results of a method, with the module as the
-    # key.
+    # diffusers keeps `pos_embed` modules alive, because it caches the results of one of their methods, with
+    # the module as the key.
     kept = [path for path in kept if "pos_embed" not in path]
     assert not kept

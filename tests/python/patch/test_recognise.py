@@ -134,8 +134,8 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. For a small eps, only rows with
-    values of about this size show the difference in 16 bits."""
+    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. If eps is small, the difference
+    is visible in 16 bits only for rows whose values are about as small as eps."""
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -191,7 +191,7 @@ def test_weights_of_other_widths():
 
 def test_forward_replaced_in_the_class():
     """If third-party code replaces the `forward` of a norm class, as kernel libraries do, `patch` recognises the new
-    `forward`. It also uses the new `forward` as the original one."""
+    `forward`. For calls without a kernel, the patched module runs the new `forward`."""
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)

@@ -111,7 +111,8 @@ def declared(arch: str) -> Module:
 
 @pytest.fixture(scope="session")
 def assembled(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Return the assembled PTX of one architecture, as the host loads it. On Hopper, the launches overlap.
+    """Return the assembled PTX of one architecture, as the host loads it. For Hopper, this PTX contains the
+    instructions for programmatic dependent launch (PDL).
 
     The tests share the result, because assembly takes 1 s per op.
     """
@@ -128,7 +129,7 @@ def expect_none(problems: list[str]) -> None:
 
 
 def test_ptxas_version() -> None:
-    """The installed ptxas has the expected version. Another version allocates registers differently."""
+    """The installed ptxas has the expected version. A different version allocates registers differently."""
     need_tools()
     ptxas = find_tool("ptxas")
     assert ptxas is not None
@@ -160,7 +161,8 @@ def test_architectures_have_the_same_entries(arch: str, declared: Module) -> Non
 
 
 def test_launched_kernels_exist(arch: str, declared: Module) -> None:
-    """The PTX contains every kernel name in the host's sources, as a full name or as a prefix of names."""
+    """The PTX contains every kernel name that occurs in the host's sources. Such a name may be a prefix of entry
+    names."""
     kernels = {name.rpartition("_")[0] for name in declared.entries}
     named = {name for op, text in sources("host", arch).items() for name in re.findall(rf'"({op}_\w+)"', text)}
     if arch == "sm_75":
@@ -205,7 +207,8 @@ def test_launches_may_overlap(arch: str, assembled: Module) -> None:
 @pytest.mark.extra
 @pytest.mark.parametrize("arch", OVERLAPPING)
 def test_launches_without_overlap(arch: str, tmp_path: Path) -> None:
-    """The checks of assembled PTX also pass without PDL, which a user or an old driver can turn off."""
+    """The checks of assembled PTX also pass without programmatic dependent launch (PDL). A user can disable PDL, and
+    old drivers do not support it."""
     units = units_of(arch)
     need_tools()
     module = assemble_all(units, arch, tmp_path)

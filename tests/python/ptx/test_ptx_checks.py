@@ -44,7 +44,8 @@ HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
 LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
     mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
     ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""
-# This kernel spills: 150 values are live at once, and a thread in a block of 1024 has at most 64 registers.
+# This kernel spills registers: 150 values are live at once, and a thread in a block of 1024 threads has at
+# most 64 registers.
 SPILL = "\n".join(
     [f"ld.volatile.global.u32 %r{i}, [%rd1+{4 * i}];" for i in range(150)]
     + [f"st.volatile.global.u32 [%rd2+{4 * i}], %r{149 - i};" for i in range(150)]
@@ -109,7 +110,7 @@ def test_checks_report_names() -> None:
 
 
 def test_width_depends_on_the_table(broken: Module) -> None:
-    """The required access width depends on the op and its variant.
+    """The required width of memory accesses depends on the op and its variant.
 
     `layer_norm_warp5_f16` may move four 16-bit elements per access. `rms_norm_block2_f16` must move 16 bytes.
     """

@@ -1,6 +1,7 @@
 """Tests of the table with the sizes at which oxiwarp's attention is faster than torch's. `patch` uses this table.
 
-They check the rule that makes the table from measurements, and that the table in the package matches its results files.
+These tests check the rule that makes the table from measurements, and that the table in the package matches its results
+files.
 """
 
 import sys
@@ -30,8 +31,8 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """A region is a set of sizes at which oxiwarp is faster. If oxiwarp is slower at one size, the region has only
-    larger sizes.
+    """A region is a set of sizes at which oxiwarp is faster. If oxiwarp is slower at one size, the region contains only
+    sizes above this size.
 
     Smaller sizes at which oxiwarp is faster are listed one by one. Equal times count as slower.
     """
@@ -63,8 +64,8 @@ def test_keys_between():
 def test_queries_of_all_heads():
     """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads together.
 
-    With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies both
-    minima.
+    With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies the
+    minima of both regions.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
@@ -78,7 +79,7 @@ def test_queries_of_all_heads():
 def test_a_kernel_that_writes_nothing(monkeypatch):
     """If a kernel writes no output, the comparison with torch's result fails.
 
-    The output is allocated in memory filled with NaN. It must not get memory that still contains torch's result.
+    The output is allocated in memory filled with NaN, not in memory that still contains torch's result.
     """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)

@@ -100,7 +100,8 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """If a model, or a variant of it (e.g. compiled), fails, `bench` measures all others. The exit code is then 1."""
+    """If a model or one of its variants (e.g. compiled) fails, `bench` still measures all other models and variants.
+    The exit code is then 1."""
     pytest.importorskip("transformers")
     build = WORKLOADS["qwen3"].build
 

@@ -1,6 +1,7 @@
 """Tests of `benches/python/curve.py` without a GPU: the measured sizes, and the check of single tokens.
 
-For this check, the benchmark also computes some tokens alone, in a call with one token. The results must be equal.
+For this check, the benchmark computes some tokens again, each in a call with only this token. The results must be
+equal.
 """
 
 import sys
@@ -25,7 +26,7 @@ def form_of(op):
 
 @pytest.mark.parametrize("op", [op for op in curve.OPS if not form_of(op).backward])
 def test_every_curve_has_all_its_points(op):
-    """Each op is measured for `POINTS` different numbers of tokens, the first of which is 1."""
+    """Each op is measured for `POINTS` different numbers of tokens. The first number is 1."""
     form = form_of(op)
     tokens = curve.tokens_of(form, form.cases[0][1])
     assert len(tokens) == curve.POINTS and tokens[0] == 1, tokens

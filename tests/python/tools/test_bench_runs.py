@@ -162,7 +162,8 @@ def checked(form, monkeypatch):
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
-    """A baseline such as Liger's RoPE may overwrite its inputs, because the check gives it copies."""
+    """A baseline such as Liger's RoPE may overwrite its inputs, because the check gives each implementation copies of
+    the inputs."""
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
     def in_place(_, q, k, cos, sin):

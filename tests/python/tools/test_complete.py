@@ -1,6 +1,6 @@
 """Tests that every public function and operator has test calls, and that each of its tensor parameters has a role.
 
-The role of a tensor parameter, e.g. rows or weight, says which tensors the tests pass for it.
+The role of a tensor parameter, e.g. rows or weight, determines the tensor that the tests pass.
 """
 
 import inspect

@@ -115,7 +115,8 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """The repository's functions take `(out, x)` and return `out`, as those of kernels-community/activation do."""
+    """The repository's functions take `(out, x)` and return `out`, as the functions of kernels-community/activation
+    do."""
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))
@@ -124,7 +125,7 @@ def test_functions(module, name, device):
 
 @pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
 def test_layers(module, repository, layer, device):
-    """`kernels.kernelize` replaces a module's `forward` with that of the layer, which gives the right result.
+    """`kernels.kernelize` replaces a module's `forward` with the `forward` of a layer, which returns the right result.
 
     A layer class follows the rules of `kernels`: it has no `__init__`, and flags for torch.compile and for gradients.
     """

@@ -106,7 +106,7 @@ def test_a_family_names_its_bars_and_lines(folder):
         axis: [round(at) for line in axis.lines if line.get_marker() == "x" for at in line.get_xdata()]
         for axis in (softmax, cross_entropy)
     }
-    assert marks == {softmax: [0, 1], cross_entropy: [1]}  # torch.compile; torch's function for the second model
+    assert marks == {softmax: [0, 1], cross_entropy: [1]}  # the missing baselines
     looks = {(bars[0].get_facecolor(), bars[0].get_hatch() or "") for bars in cross_entropy.containers}
     assert len(looks) == 4 and len({hatch for _, hatch in looks}) >= 3
 

@@ -57,7 +57,7 @@ def test_stubs(tmp_path):
 def test_no_symbols_of_the_driver():
     """The native library defines functions with the names of CUDA driver functions. It must not export them.
 
-    If it did, other libraries in the process could call them instead of the driver's functions.
+    If the library exported them, other libraries in the process could call them instead of the driver's functions.
     """
     library = ctypes.CDLL(_native.__file__)
     assert hasattr(library, "PyInit__native")

@@ -45,6 +45,7 @@ def test_python_blocks_run(readme, monkeypatch, tmp_path):
 
 
 def test_every_python_block_is_found(readme):
-    """The regex `BLOCK` matches every Python block of the README. A block that it did not match would not be tested."""
+    """The regex `BLOCK` matches every Python block of the README. A block that the regex does not match would not be
+    tested."""
     fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
     assert len(fences) == len(BLOCK.findall(readme)), fences

@@ -43,8 +43,8 @@ def test_the_root_of_the_kernels_has_one_file():
 def crate(tmp_path):
     """Return a function that writes a small Rust crate into a folder and returns the dependencies of its files.
 
-    In this crate, folder `high` uses folder `low` in every form that the script recognises. Keyword arguments change
-    files.
+    In this crate, folder `high` uses folder `low` in every form that the script recognises. A keyword argument replaces
+    the content of a file.
     """
 
     def write(**changed):

@@ -34,7 +34,8 @@ def bundle(tmp_path):
 
 
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run `run.sh` from the bundle's parent folder. `CDPATH` is set, so `cd` prints a path, which must do no harm."""
+    """Run `run.sh` from the bundle's parent folder. `CDPATH` is set, so that `cd` prints a path. This output must not
+    disturb `run.sh`."""
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     names = {"PYTHON": str(bundle / "python"), "OUT": "the results", "CDPATH": ".", "TMPDIR": str(temporary)}

@@ -1,5 +1,6 @@
-//! Per-query statistics of the attention backward pass. Computes `delta`, the sum of `dO * O` over the
-//! columns of a query. Loads `delta` and the log-sum-exp `lse`.
+//! Two statistics of each query in the attention backward pass: `delta`, which is the sum of `dO * O` over
+//! the columns, and `lse`, the log-sum-exp of the scores. [`delta`] computes `delta`, and [`statistics`]
+//! loads both.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -77,7 +78,7 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, the
+/// Loads eight columns of a row, from column `col` on. Columns from `dim` on are zero. If `vector`, this
 /// function uses one 16-byte load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of
 /// 8.
 ///

@@ -21,9 +21,9 @@ use crate::layout::heads::Heads;
 
 /// Computes the gradients of one outer-loop tile, which contains keys if `KEYS`, otherwise queries.
 ///
-/// `FIRST` and `SECOND` say which gradients the kernel computes. For keys, `FIRST` stands for `dk` and
-/// `SECOND` for `dv`. For queries, `FIRST` stands for `dq`. If `GENERAL`, the kernel supports a mask,
-/// softcap, any scale and any alignment.
+/// `FIRST` and `SECOND` say which gradients the kernel computes. If the tile contains keys, `FIRST` stands
+/// for `dk` and `SECOND` for `dv`. If it contains queries, `FIRST` stands for `dq`. If `GENERAL`, the kernel
+/// supports a mask, softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
@@ -110,8 +110,8 @@ pub(crate) unsafe fn gradients<
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// Writes zeros to padding rows after the last packed sequence, in each gradient that the kernel computes. A
-/// block calls it if it has no tile in any sequence.
+/// Writes zeros to padding rows after the last packed sequence, in each gradient that the kernel computes.
+/// Blocks that have no tile in any sequence call this function.
 ///
 /// # Safety
 /// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
@@ -158,7 +158,7 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: the caller guarantees that all threads have finished the step that used this buffer.
+        // SAFETY: the caller guarantees that all threads have finished the step whose tile is in this buffer.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
@@ -219,8 +219,8 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients of the warp's rows. The values pass through the warp's rows of the shared-memory
-/// tiles.
+/// Writes the gradients of the warp's rows to global memory. The warp first stages them in its rows of the
+/// shared-memory tiles.
 ///
 /// # Safety
 /// No other warp accesses this warp's rows of the tiles. The outputs are writable.

@@ -54,7 +54,7 @@ pub(super) struct InnerTile<
     pub p: &'p BackwardParams,
     /// Coordinates of the outer-loop tile.
     pub coords: TileCoords,
-    /// Number of the first tile.
+    /// Number of the first inner-loop tile that the block processes.
     pub begin: u32,
     /// Number of tiles per head.
     pub tiles: u32,

@@ -9,13 +9,13 @@ use crate::attention::mma::tile::{FragmentLanes, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 
-/// The `16 ROWS16` rows of an outer-loop tile that belong to one warp. They are queries or keys.
+/// The `16 ROWS16` rows of an outer-loop tile that belong to one warp. The rows are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     /// The two outer-loop operands in shared memory: keys and values, or queries and dO.
     pub tiles: [Tile<T, DIM16>; 2],
     /// `ldmatrix` offsets of this lane.
     pub lanes: FragmentLanes<DIM16>,
-    /// Sliding window: the range of columns that belongs to each row.
+    /// Sliding window: the range of visible columns for each row.
     pub window: Window,
     /// Two row numbers: the first row of the warp, and the last row of the warp that lies in the sequence.
     pub span: [u32; 2],

@@ -11,13 +11,13 @@ pub struct BackwardParams {
     /// These tiles have queries in the launch that computes `dq`, and keys in the launch that computes `dk`
     /// and `dv`.
     pub forward: AttentionParams,
-    /// The incoming gradient dO. Its shape is that of `out`.
+    /// The incoming gradient dO. It has the shape of `out`.
     pub dout: Heads,
-    /// Gradient of the queries. Its shape is that of `q`.
+    /// Gradient of the queries. It has the shape of `q`.
     pub dq: Heads,
-    /// Gradient of the keys. Its shape is that of `k`.
+    /// Gradient of the keys. It has the shape of `k`.
     pub dk: Heads,
-    /// Gradient of the values. Its shape is that of `v`.
+    /// Gradient of the values. It has the shape of `v`.
     pub dv: Heads,
     /// Sum of `dout * out` over the columns of each query, f32. It has the shape of `lse`.
     pub delta: *mut f32,
@@ -25,9 +25,9 @@ pub struct BackwardParams {
     pub vector: u32,
 }
 
-/// Threads per block of the kernel `_delta`.
+/// Threads per block of the `_delta` kernels, which compute `delta`.
 pub const DELTA_THREADS: u32 = 128;
-/// Queries per block of the kernel `_delta`.
+/// Queries per block of the `_delta` kernels.
 pub const DELTA_ROWS: u32 = 64;
 
 /// Bytes of shared memory per block: two outer-loop tiles, two buffers for each of the two inner-loop

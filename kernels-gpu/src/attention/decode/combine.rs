@@ -8,9 +8,9 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps per block. A block combines the splits of one query of one head. Warp `w` adds splits `w`, `w +
-/// COMBINERS` and so on. With only one warp per block, the warp would load the results of all splits one
-/// after the other.
+/// Warps per block. A block combines the results of all splits for one query of one head. Warp `w` adds the
+/// results of splits `w`, `w + COMBINERS` and so on. A block with only one warp would have fewer loads in
+/// flight.
 pub const COMBINERS: u32 = 16;
 /// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;
@@ -33,7 +33,7 @@ struct Splits<'a> {
 }
 
 impl Splits<'_> {
-    /// Index of the row in split `split`, in `partial_lse`.
+    /// Index in `partial_lse` of this row's element for split `split`.
     fn at(&self, split: u32) -> usize {
         (self.first + split) as usize * ROWS as usize + self.line as usize
     }

@@ -1,7 +1,8 @@
 //! Attention for few queries and many keys (split-KV decoding, "Flash-Decoding").
 //!
-//! The keys are divided into splits of [`SPLIT`](params::SPLIT) keys. Each block computes one split, and each
-//! of its four warps computes a quarter of the split. A second kernel combines the results of all splits.
+//! The keys are divided into splits of [`SPLIT`](params::SPLIT) keys. Each block processes one split, and
+//! each of its four warps processes a quarter of the keys of this split. A second kernel combines the results
+//! of all splits.
 //!
 //! The queries of all heads that share a key head (GQA) are rows of one matrix. A block therefore reads keys
 //! and values only once for up to [`ROWS`](params::ROWS) rows. The split size is constant, so that the result

@@ -6,7 +6,7 @@ pub const SPLIT: u32 = 512;
 /// Rows per block. A row is one query of one query head. All query heads of a block use the same key head
 /// (GQA).
 pub const ROWS: u32 = 16;
-/// Keys per step of a block, 16 per warp.
+/// Keys per tile. In each step, a block processes one tile of keys, and each of its warps processes 16 keys.
 pub(crate) const KEYS: u32 = 16 * WARPS;
 
 /// The kernel argument.

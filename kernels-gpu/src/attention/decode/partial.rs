@@ -1,4 +1,4 @@
-//! Combines the results of a block's warps in shared memory, and writes the result of the block's split of
+//! Combines the results of a block's warps in shared memory, and writes the result for the block's split of
 //! the keys. See [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;

@@ -7,8 +7,8 @@
 //! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials.
 //!
 //! With three consumer warpgroups, named barriers enforce the order of their matrix multiplications
-//! (ping-pong), which is faster. With two consumer warpgroups, such barriers would make the kernel slower, so
-//! it does not use them.
+//! (ping-pong), because the kernel is then faster. With two consumer warpgroups, these barriers would make
+//! the kernel slower, so it does not use them.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -31,7 +31,7 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position of the current key tile.
     slot: Slot,
-    /// Parity of the mbarrier phase of the next query tile.
+    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -56,7 +56,7 @@ unsafe fn release(empty: Barrier) {
 }
 
 /// Returns the named barrier at which warpgroup `group` waits until it may start its matrix multiplications.
-/// The barrier counts 256 threads: those of `group`, and those of the warpgroup that runs before it.
+/// The barrier counts 256 threads: the threads of `group`, and of the warpgroup that runs before `group`.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
@@ -182,14 +182,14 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile `number`. Key tile 0 is the last key tile of a query tile. With key
-    /// tile 0, the function therefore also releases the buffer of the queries.
+    /// Releases the buffer of key tile `number`. Key tile 0 is processed last for each query tile. For key
+    /// tile 0, this function therefore also releases the buffer of the queries.
     ///
     /// # Safety
     /// The safety conditions of [`consume`] apply.
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
-        // SAFETY: the mbarriers are initialized, and the whole warp is here.
+        // SAFETY: the mbarriers are initialized, and the whole warp executes this code.
         unsafe {
             release(empty);
             if number == 0 {

@@ -22,7 +22,7 @@ pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32
         // SAFETY: the caller guarantees that the tiles arrived and that the scores are not accessed.
         unsafe { wgmma::mma_shared::<K::Elem, K::Scores>(scores, q, k, step > 0) };
     }
-    // SAFETY: the whole warpgroup is here.
+    // SAFETY: the whole warpgroup executes this code.
     unsafe { wgmma::commit() };
 }
 
@@ -41,6 +41,6 @@ pub(super) unsafe fn begin_result<K: Shape>(result: &mut K::Result, weights: &K:
         // are not accessed.
         unsafe { wgmma::mma_registers::<K::Elem, K::Result>(result, weights, v) };
     }
-    // SAFETY: the whole warpgroup is here.
+    // SAFETY: the whole warpgroup executes this code.
     unsafe { wgmma::commit() };
 }

@@ -21,9 +21,9 @@ pub struct Tiles {
     /// Number of consumer warpgroups, which compute 64 queries each. In addition, a block has one producer
     /// warpgroup, which loads tiles.
     pub groups: u32,
-    /// Pipeline stages: key tiles, and as many value tiles, in flight.
+    /// Pipeline stages: number of buffers for key tiles, and of buffers for value tiles.
     pub stages: u32,
-    /// Whether the result goes through its own region of shared memory, from which TMA stores it.
+    /// Whether the block copies its result to a separate region of shared memory, from which TMA stores it.
     ///
     /// If false, threads store the result from registers. Direct stores are as fast or faster with few
     /// columns or few keys, because a launch with more shared memory is slower. At head dimension 256 no

@@ -29,7 +29,7 @@ pub(crate) trait Shape: Copy {
     const GROUPS: u32;
     /// Whether the consumer warpgroups start their matrix multiplications in a fixed order (ping-pong).
     const PING_PONG: bool = Self::GROUPS > 2;
-    /// Pipeline stages: key tiles, and as many value tiles, in flight.
+    /// Pipeline stages: number of buffers for key tiles, and of buffers for value tiles.
     const STAGES: u32;
     /// Whether TMA stores the result from shared memory.
     const STAGED: bool;

@@ -108,8 +108,8 @@ pub(crate) unsafe fn forward<
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears padding rows after the last packed sequence: zeros in `out`, minus infinity in `lse`. A block calls
-/// it if it has no tile in any sequence.
+/// Clears padding rows after the last packed sequence: zeros in `out`, minus infinity in `lse`. Blocks that
+/// have no tile in any sequence call this function.
 ///
 /// # Safety
 /// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
@@ -150,7 +150,7 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-/// Updates the row maxima with the scores of a key tile. If a row maximum rose, it rescales the accumulator.
+/// Updates the row maxima with the scores of a key tile. Rescales the accumulator if a row maximum rose.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,

@@ -18,7 +18,7 @@ pub(super) struct Keys<T, const DIM16: usize> {
     pub count: u32,
     /// One past the number of the last tile.
     end: u32,
-    /// If false, rows are read element by element.
+    /// If false, the threads read single elements of a row, because the rows are not aligned to 16 bytes.
     vector: bool,
 }
 

@@ -7,7 +7,7 @@ use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
 /// Returns QKᵀ: the scores of the warp's queries for a tile of keys. After the MMAs with the `i`-th 16 x 16
-/// matrix of the keys, it calls `operands(i)`. The caller can issue copies in this callback.
+/// matrix of the keys, this function calls `operands(i)`. The caller can issue copies in this callback.
 ///
 /// # Safety
 /// The copies of queries and keys are complete, and a barrier followed.
@@ -75,7 +75,7 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
 
 /// Adds the product of the A operands `left(0)` to `left(STEPS - 1)` and the tile `right` to `sums`. The
 /// function reads each 16 x 16 matrix of the tile two steps before the MMAs that use it. After the MMAs with
-/// matrix `i`, it calls `operands(i)`.
+/// matrix `i`, it calls `operands(i)`, in which the caller can issue copies.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.

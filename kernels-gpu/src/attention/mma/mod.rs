@@ -4,9 +4,9 @@
 //! of queries of one head. Keys and values pass through shared memory in tiles. The block copies one tile
 //! while it computes on the previous tile.
 //!
-//! Each warp processes all keys for its own queries, so warps synchronize only for the tiles in shared
-//! memory. Scores and probabilities stay in registers: the accumulator fragments of QKᵀ are the A fragments
-//! of PV.
+//! Each warp processes all keys for its own queries, so the warps of a block synchronize only to share the
+//! tiles in shared memory. Scores and probabilities stay in registers: the accumulator fragments of QKᵀ are
+//! the A fragments of PV.
 //!
 //! - Each row in shared memory is padded by 16 bytes. Its pitch is an odd number of 16-byte chunks, so the
 //!   eight rows of an `ldmatrix` matrix start in different banks.

@@ -37,7 +37,7 @@ pub struct AttentionParams {
     pub k: Heads,
     /// Values.
     pub v: Heads,
-    /// The result. Its shape is that of `q`.
+    /// The result. It has the shape of `q`.
     pub out: Heads,
     /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If null, the kernels do
     /// not write it.

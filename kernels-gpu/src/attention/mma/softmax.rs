@@ -7,8 +7,8 @@ use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
 /// [`RowSoftmax::advance`] ignores a rise of the row maximum by less than this difference of base-2
-/// exponents. The difference is so small that the largest probability still rounds to 1. The constant exists
-/// because ptxas spills registers without this addition.
+/// exponents. The difference is so small that the largest probability still rounds to 1. The kernels add this
+/// constant only because ptxas spills registers without the addition.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA
@@ -91,7 +91,7 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
     }
 
     /// Returns the reciprocal of the row sum and the natural log-sum-exp of a row. If the row has no visible
-    /// key, it returns 0 and minus infinity.
+    /// key, the results are 0 and minus infinity.
     #[inline(always)]
     pub fn finish(&self, row: usize, half: usize) -> [f32; 2] {
         let (sum, max) = (warp::sum(self.sum[row][half], 4), self.max[row][half]);

@@ -43,7 +43,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     }
 
     /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16`, transposed, as two B operands. Each
-    /// row of the tile becomes a column of an operand. QKᵀ uses it for K.
+    /// row of the tile becomes a column of an operand. QKᵀ reads K with this function.
     ///
     /// # Safety
     /// The safety conditions of [`Tile::left`] apply.
@@ -56,8 +56,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands. PV uses
-    /// it for V.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands. PV reads
+    /// V with this function.
     ///
     /// # Safety
     /// The safety conditions of [`Tile::left`] apply.
@@ -88,8 +88,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
-    /// Starts the asynchronous copy of one 16-byte chunk of a row. If `wanted` is false, it writes zeros and
-    /// does not read `from`.
+    /// Starts the asynchronous copy of one 16-byte chunk of a row. If `wanted` is false, the chunk becomes
+    /// zero, and `from` is not read.
     ///
     /// # Safety
     /// If `wanted`, `from` is readable. The chunk lies inside the tile, and no thread accesses the chunk

@@ -31,7 +31,7 @@ impl Tiling {
         self.warps * 32
     }
     /// Bytes of shared memory per block, for one query tile and the buffers of keys and values. Kernels with
-    /// one buffer also have their block state there (tile coordinates and pointers).
+    /// one buffer also keep their block state (tile coordinates and pointers) in shared memory.
     pub const fn shared_bytes(&self) -> u32 {
         let rows = self.rows() + 2 * self.buffers * 16 * self.cols16 as u32;
         rows * (2 * self.dim16 as u32 + 1) * 16

@@ -1,7 +1,7 @@
 //! Reductions of a row by the four warps of a block.
 //!
-//! The summation order, and therefore the bits, are those of the reductions by one warp
-//! ([`reduce::warp`](super::warp)).
+//! These reductions add in the same order as the reductions by one warp ([`reduce::warp`](super::warp)), so
+//! both give the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};

@@ -1,10 +1,11 @@
 //! Reductions of a row by a team (the threads that share the row), in the summation order of torch.
 //!
-//! LayerNorm and `torch.nn.RMSNorm` use four warps per row in torch. Here they use a team of four warps,
-//! whose threads add the same elements as torch's threads. An RMSNorm that a model computes as
-//! `x.float().pow(2).mean(-1)` uses a team of one warp.
+//! torch's kernels for LayerNorm and `torch.nn.RMSNorm` use four warps per row. The reductions for these
+//! norms use a team of four warps, whose threads add the same elements as torch's threads. An RMSNorm that a
+//! model computes as `x.float().pow(2).mean(-1)` uses a team of one warp.
 //!
-//! Kernels whose warps process several heads call only some of the functions of these reductions.
+//! Kernels in which a warp processes several heads do not use [`TeamMoments`], but call
+//! [`Welford::reduce_step`] and [`Welford::stats`] directly.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
@@ -17,8 +18,8 @@ pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if the number of columns is a multiple of 4. torch then merges the means of two threads with a
-    /// different formula: see [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. torch merges the means of two threads with
+    /// different formulas for `true` and for `false`: see [`Welford::with`].
     pub by_fours: bool,
 }
 

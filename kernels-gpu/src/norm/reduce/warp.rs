@@ -1,14 +1,15 @@
-//! Reductions of a row by one warp, with the summation order and therefore the bits of torch's CUDA kernels.
+//! Reductions of a row by one warp. They add in the same order as torch's CUDA kernels, and therefore give
+//! the same bits.
 //!
-//! The orders are those of torch 2.11:
+//! The two reductions and the source of their order in torch 2.11:
 //!
 //! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
 //! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
 //!   per row.
 //!
 //! In [`LayerNorm`], one warp emulates the four warps of torch's kernel. A tile is 128 columns: one vec4
-//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. Here, lane `l` has the
-//! accumulators of lane `l` of all four torch warps.
+//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In this module, lane `l`
+//! has the accumulators of lane `l` of all four torch warps.
 //!
 //! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
 //! reductions in this module keep the order of the vectorised kernel, so their bits can differ from torch's.
