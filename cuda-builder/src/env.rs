@@ -1,5 +1,6 @@
-//! The environment of the nested cargo, which compiles the device crate: the environment of the build script,
-//! without variables that the outer cargo and rustup set or that apply only to the host build.
+//! The environment of the nested cargo, which compiles the device crate. It is the environment of the build
+//! script without two kinds of variables: those that the outer cargo and rustup set, and those that apply
+//! only to the host build.
 //!
 //! The removed variables would change the PTX or make its compilation fail. Examples are `RUSTFLAGS` for the
 //! host, the `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of

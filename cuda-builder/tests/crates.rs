@@ -1,8 +1,8 @@
 //! Tests several device crates in one target folder, prebuilt PTX, and the arguments of the nested cargo.
 //!
 //! The tests compile nothing, because a script replaces cargo. The script writes PTX with one entry. The name
-//! of the entry is the text of the crate's `lib.rs` (plus the unit's name if there are units), or the name in
-//! the rustc argument `--cfg=one` or `--cfg=two`.
+//! of the entry is the text of the crate's `lib.rs`, plus the unit's name if there are units. With the rustc
+//! argument `--cfg=one` or `--cfg=two`, the name is `one` or `two`.
 #![cfg(unix)]
 
 use std::fs;
