@@ -106,7 +106,7 @@ macro_rules! entry {
         ) -> Result<(), Site::Error> {
             const {
                 assert!(
-                    $crate::launch::has($T::NAME, &[$($(stringify!($elem)),+),+]),
+                    $crate::launch::has($T::ELEMENT, &[$($($crate::launch::element::<$elem>()),+),+]),
                     concat!("the kernel ", stringify!($op), " has no variant for this element type")
                 );
             }
@@ -117,19 +117,23 @@ macro_rules! entry {
         }
     };
     (@entry $overlap:tt $shared:tt $arch:tt $op:ident $T:ident $args:tt $($elems:tt $body:tt)+) => {
-        $crate::launch::Entry {
-            name: stringify!($op),
-            kernels: &[$($crate::entry!(@all $overlap $shared $arch $op $T $args $elems $body)),+],
-        }
+        $crate::launch::Entry::new(
+            stringify!($op),
+            &[$($crate::entry!(@all $overlap $shared $arch $op $T $args $elems $body)),+],
+        )
     };
     (@all $overlap:tt $shared:tt $arch:tt $op:ident $T:ident $args:tt [$($elem:ident),+] $body:tt) => {
         &[$($crate::launch::Kernel {
             name: concat!(stringify!($op), "_", stringify!($elem)),
-            element: stringify!($elem),
+            element: $crate::launch::element::<$elem>(),
             overlap: $crate::entry!(@overlap $overlap),
             parameters: $crate::entry!(@parameters $T $elem $args),
             shared: $crate::entry!(@shared $shared $T $elem $args),
             run: $crate::entry!(@run $arch $T $elem $args $body),
+            cache: {
+                static CACHE: $crate::launch::Cache = $crate::launch::Cache::new(::core::ptr::null_mut());
+                &CACHE
+            },
         }),+]
     };
     (@overlap []) => { $crate::launch::Overlap::Both };

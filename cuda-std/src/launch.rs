@@ -5,6 +5,7 @@
 //! executor. The host crate has another one, which also runs kernels on a GPU.
 use core::ffi::c_void;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicPtr;
 use std::fmt::Write;
 
 use half::{bf16, f16};
@@ -35,41 +36,87 @@ pub struct Entry {
     /// The name without the element type, such as `rms_norm_block2`.
     pub name: &'static str,
     /// The kernels. Those of one inner slice have the same body in the source code.
-    pub kernels: &'static [&'static [Kernel]],
+    kernels: &'static [&'static [Kernel]],
+    /// The kernels in the order of [`ElementType`], for a fast lookup at a launch.
+    by_element: [Option<&'static Kernel>; ElementType::COUNT],
 }
 
 impl Entry {
+    /// Used by [`entry!`](crate::entry!).
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, kernels: &'static [&'static [Kernel]]) -> Self {
+        let mut by_element = [None; ElementType::COUNT];
+        let mut group = 0;
+        while group < kernels.len() {
+            let mut at = 0;
+            while at < kernels[group].len() {
+                let kernel = &kernels[group][at];
+                by_element[kernel.element as usize] = Some(kernel);
+                at += 1;
+            }
+            group += 1;
+        }
+        Self { name, kernels, by_element }
+    }
+
     /// Returns all kernels of the entry.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> + use<> {
         self.kernels.iter().copied().flatten()
     }
 
-    /// Returns the kernel for an element type, such as `"bf16"`.
+    /// Returns the kernel for an element type.
     #[inline]
-    pub fn kernel(&self, element: &str) -> Option<&'static Kernel> {
-        self.kernels().find(|kernel| kernel.element == element)
+    pub fn kernel(&self, element: ElementType) -> Option<&'static Kernel> {
+        self.by_element[element as usize]
     }
 }
+
+/// An element type of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementType {
+    /// 32-bit IEEE.
+    F32,
+    /// 16-bit IEEE.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl ElementType {
+    const COUNT: usize = 3;
+}
+
+/// A function that runs the body of one thread. The argument is a list of pointers to the values of the kernel
+/// arguments, like `kernelParams` of `cuLaunchKernel`.
+pub type Run = unsafe fn(&[*const c_void]);
+/// A function that returns the bytes of dynamic shared memory of a launch. The arguments are the block size, and
+/// a pointer to the value of each kernel argument.
+pub type SharedBytes = unsafe fn([u32; 3], &[*const c_void]) -> u32;
 
 /// A kernel for one element type.
 #[derive(Debug)]
 pub struct Kernel {
     /// Name of the kernel in PTX and in the executor, such as `rms_norm_block2_bf16`.
     pub name: &'static str,
-    /// The element type, such as `bf16`.
-    pub element: &'static str,
+    /// The element type.
+    pub element: ElementType,
     /// How launches of the kernel overlap on a GPU.
     pub overlap: Overlap,
     /// The parameters of the kernel.
     pub parameters: &'static [Parameter],
-    /// Returns the bytes of dynamic shared memory of a launch. The arguments are the block size, and a pointer
-    /// to each kernel argument. `None` means that the code which launches the kernel chooses the bytes.
-    pub shared: Option<unsafe fn([u32; 3], &[*const c_void]) -> u32>,
-    /// Runs the body of one thread on the CPU executor. The argument is a list of pointers to the values of
-    /// the kernel arguments, like `kernelParams` of `cuLaunchKernel`. `None` means that the kernel has
-    /// instructions that the executor does not have.
-    pub run: Option<unsafe fn(&[*const c_void])>,
+    /// The dynamic shared memory of a launch. `None` means that the code which launches the kernel chooses the
+    /// bytes.
+    pub shared: Option<SharedBytes>,
+    /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
+    /// does not have.
+    pub run: Option<Run>,
+    /// A variable of the host crate that loads the kernel on a GPU.
+    pub cache: &'static Cache,
 }
+
+/// A variable that belongs to a kernel, null at first. A host crate can keep a pointer there, for example to the
+/// function that it loaded for the kernel.
+pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -144,10 +191,10 @@ impl Kernel {
     }
 }
 
-/// The element type that selects one of an entry's kernels: f32, f16, bf16, or [`AnyElement`].
+/// The type that selects one of an entry's kernels: f32, f16, bf16, or [`AnyElement`].
 pub trait KernelElement {
-    /// The name of the type. `None` means that the launcher selects the kernel at run time.
-    const NAME: Option<&'static str>;
+    /// The element type. `None` means that the launcher selects the kernel at run time.
+    const ELEMENT: Option<ElementType>;
 }
 
 /// Stands for an element type that is known only at run time. A launcher for it selects the kernel.
@@ -155,16 +202,18 @@ pub trait KernelElement {
 pub enum AnyElement {}
 
 macro_rules! elements {
-    ($($t:ident)*) => { $(
-        impl KernelElement for $t {
-            const NAME: Option<&'static str> = Some(stringify!($t));
-        }
-    )* };
+    ($($t:ident: $element:ident)*) => {
+        $(
+            impl KernelElement for $t {
+                const ELEMENT: Option<ElementType> = Some(ElementType::$element);
+            }
+        )*
+    };
 }
-elements! { f32 f16 bf16 }
+elements! { f32: F32 f16: F16 bf16: Bf16 }
 
 impl KernelElement for AnyElement {
-    const NAME: Option<&'static str> = None;
+    const ELEMENT: Option<ElementType> = None;
 }
 
 /// A device with everything else that a launch needs, except the kernel and its arguments: grid, block and
@@ -185,26 +234,28 @@ pub trait Launcher<T> {
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Self::Error>;
 }
 
-/// Returns whether `name` is in `names`, or is `None`. Used by [`entry!`](crate::entry!).
+/// Returns the element type of `T`. Used by [`entry!`](crate::entry!).
 #[doc(hidden)]
-pub const fn has(name: Option<&str>, names: &[&str]) -> bool {
-    match name {
-        Some(name) => find(names, name) < names.len(),
-        None => true,
+pub const fn element<T: KernelElement>() -> ElementType {
+    T::ELEMENT.expect("a type with kernels")
+}
+
+/// Returns whether `element` is in `elements`, or is `None`. Used by [`entry!`](crate::entry!).
+#[doc(hidden)]
+pub const fn has(element: Option<ElementType>, elements: &[ElementType]) -> bool {
+    let Some(element) = element else { return true };
+    let mut at = 0;
+    while at < elements.len() && elements[at] as usize != element as usize {
+        at += 1;
     }
+    at < elements.len()
 }
 
 /// Returns the index of `name` in `names`, which contains it. Used by [`entry!`](crate::entry!).
 #[doc(hidden)]
 pub const fn position(names: &[&str], name: &str) -> usize {
-    let at = find(names, name);
-    assert!(at < names.len(), "the macro lists every name");
-    at
-}
-
-const fn find(names: &[&str], name: &str) -> usize {
     let mut at = 0;
-    while at < names.len() && !same(names[at].as_bytes(), name.as_bytes()) {
+    while !same(names[at].as_bytes(), name.as_bytes()) {
         at += 1;
     }
     at

@@ -14,6 +14,7 @@ use super::copies::Copies;
 use super::race::Races;
 use super::warp::Call;
 use super::{Absence, Fault, FaultKind, Launch};
+use crate::launch::Run;
 
 thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
@@ -49,9 +50,6 @@ pub(super) struct Slot {
     pub call: Cell<Call>,
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
-
-/// A function that runs the body of one thread: see [`Kernel::run`](crate::launch::Kernel::run).
-pub(super) type Run = unsafe fn(&[*const c_void]);
 
 /// Unit in which the shared memory is allocated, so that it is aligned to 128 bytes.
 #[derive(Clone, Copy)]

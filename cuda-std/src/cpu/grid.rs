@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use super::block::{Block, Run, inside_kernel};
+use super::block::{Block, inside_kernel};
 use super::crew::Crew;
 use super::order::Draw;
 use super::stack::Permit;
 use super::{Fault, Launch};
+use crate::launch::Run;
 
 /// One launch, shared by its workers.
 struct Work<'a> {

@@ -102,7 +102,7 @@ impl<T: KernelElement> Launcher<T> for Launch {
     type Error = Fault;
 
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
-        let kernel = T::NAME.and_then(|element| entry.kernel(element));
+        let kernel = T::ELEMENT.and_then(|element| entry.kernel(element));
         let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
         // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
         unsafe { launch(kernel, &self, args) }

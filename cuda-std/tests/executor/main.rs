@@ -13,19 +13,21 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use cuda_std::cpu::{self, Fault, Launch};
-use cuda_std::launch::{Kernel, Overlap, Parameter};
+use cuda_std::launch::{Cache, ElementType, Kernel, Overlap, Parameter};
 use cuda_std::prelude::*;
 
 /// The body of one thread: a closure that captures the kernel's arguments.
 type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
+    static CACHE: Cache = Cache::new(core::ptr::null_mut());
     Kernel {
         name,
-        element: "f32",
+        element: ElementType::F32,
         overlap: Overlap::Both,
         parameters: &[const { Parameter::new::<Body>("body", "Body") }],
         shared: None,
+        cache: &CACHE,
         // SAFETY: `run` passes one argument, a `Body`.
         run: Some(|args| unsafe { args[0].cast::<Body>().read()() }),
     }

@@ -1,4 +1,5 @@
 //! Element types of tensors.
+use cuda_std::launch::ElementType;
 use half::{bf16, f16};
 
 /// An element type.
@@ -31,6 +32,17 @@ impl Dtype {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::Bool => 1,
+        }
+    }
+
+    /// Returns the element type of kernels, or `None` for a dtype that kernels do not compute with.
+    #[inline]
+    pub const fn element(self) -> Option<ElementType> {
+        match self {
+            Self::F32 => Some(ElementType::F32),
+            Self::F16 => Some(ElementType::F16),
+            Self::Bf16 => Some(ElementType::Bf16),
+            Self::I64 | Self::I32 | Self::Bool => None,
         }
     }
 

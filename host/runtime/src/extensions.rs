@@ -1,5 +1,5 @@
 //! Values of other crates that belong to a device.
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::sync::OnceLock;
 
 /// At most one value per type. A value is made on first use and is never dropped.
@@ -8,7 +8,8 @@ pub(crate) struct Extensions(OnceLock<&'static Node>);
 
 /// A node of a list that only grows, so that a lookup needs no lock.
 struct Node {
-    value: Box<dyn Any + Send + Sync>,
+    type_id: TypeId,
+    value: &'static (dyn Any + Send + Sync),
     next: OnceLock<&'static Node>,
 }
 
@@ -26,7 +27,7 @@ impl Extensions {
     ) -> Result<&'static T, E> {
         let mut place = &self.0;
         while let Some(node) = place.get() {
-            match node.value.downcast_ref() {
+            match node.get() {
                 Some(value) => return Ok(value),
                 None => place = &node.next,
             }
@@ -36,15 +37,31 @@ impl Extensions {
 
     #[cold]
     fn append<T: Any + Send + Sync, E>(&self, value: T) -> Result<&'static T, E> {
-        let new = Box::leak(Box::new(Node { value: Box::new(value), next: OnceLock::new() }));
+        let new = Box::leak(Box::new(Node {
+            type_id: TypeId::of::<T>(),
+            value: Box::leak(Box::new(value)),
+            next: OnceLock::new(),
+        }));
         let mut place = &self.0;
         loop {
             let node = place.get_or_init(|| new);
-            match node.value.downcast_ref() {
+            match node.get() {
                 Some(value) => return Ok(value),
                 None => place = &node.next,
             }
         }
+    }
+}
+
+impl Node {
+    /// Returns the value if it has type `T`. `Any::downcast_ref` would call a function through a pointer.
+    #[inline]
+    fn get<T: Any>(&self) -> Option<&'static T> {
+        if self.type_id != TypeId::of::<T>() {
+            return None;
+        }
+        // SAFETY: the value has type `T`, because `append` stored the type with it.
+        Some(unsafe { &*std::ptr::from_ref(self.value).cast::<T>() })
     }
 }
 

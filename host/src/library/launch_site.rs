@@ -40,7 +40,7 @@ impl Launcher<AnyElement> for LaunchSite {
 
     #[inline]
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
-        let Some(kernel) = entry.kernel(self.dtype.name()) else {
+        let Some(kernel) = self.dtype.element().and_then(|element| entry.kernel(element)) else {
             let kernel = format!("{}_{}", entry.name, self.dtype);
             return Err(Error::NoKernel { kernel, similar: None });
         };

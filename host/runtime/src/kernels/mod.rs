@@ -4,7 +4,7 @@ mod ptx;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cuda_std::cpu;
@@ -30,8 +30,17 @@ enum Loaded {
     Cpu,
 }
 
+/// A kernel on a GPU.
+struct GpuKernel {
+    /// The number of the [`OnGpu`] that loaded the kernel.
+    owner: u64,
+    function: Function,
+}
+
 /// Kernels on a GPU.
 struct OnGpu {
+    /// A number that no other value has.
+    number: u64,
     gpu: Arc<Gpu>,
     /// The architecture of the PTX.
     arch: Arch,
@@ -41,7 +50,7 @@ struct OnGpu {
     /// waits for earlier launches.
     overlaps: bool,
     /// The functions by the address of their [`Kernel`].
-    functions: RwLock<HashMap<usize, &'static Function, BuildHasherDefault<AddressHasher>>>,
+    functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
 
 impl Kernels {
@@ -79,9 +88,11 @@ impl Kernels {
         let function = |kernel: &&'static Kernel| Ok((address(kernel), module.function(kernel.name)?));
         let functions = by_name.values().map(function).collect::<Result<Vec<_>>>()?;
         module.keep();
-        let functions = functions.into_iter().map(|(address, function)| (address, leak(function))).collect();
-        let functions = RwLock::new(functions);
-        let on_gpu = OnGpu { gpu: gpu.clone(), arch: *arch, ptx: vec![], overlaps: false, functions };
+        let owner = next_number();
+        let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
+        let functions = RwLock::new(functions.into_iter().map(kernel).collect());
+        let (gpu, number) = (gpu.clone(), owner);
+        let on_gpu = OnGpu { number, gpu, arch: *arch, ptx: vec![], overlaps: false, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
 
@@ -105,7 +116,8 @@ impl Kernels {
             return Err(no_ptx(gpu, ptx.iter().map(|ptx| ptx.arch)));
         };
         let (arch, overlaps) = (newest.arch, newest.arch >= Arch::Sm90 && gpu.overlaps);
-        let on_gpu = OnGpu { gpu: gpu.clone(), arch, ptx: chosen, overlaps, functions: RwLock::default() };
+        let (number, gpu, functions) = (next_number(), gpu.clone(), RwLock::default());
+        let on_gpu = OnGpu { number, gpu, arch, ptx: chosen, overlaps, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
 
@@ -244,18 +256,30 @@ impl OnGpu {
     /// module that contains only this kernel. Returns `None` if the PTX does not have the kernel.
     #[inline]
     fn function(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
-        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&address(kernel)) {
-            Some(function) => Ok(Some(function)),
-            None => {
-                drop(known);
-                self.load(kernel)
-            }
+        // SAFETY: the pointer is null or comes from `leak`. Only this crate writes it.
+        let cached: Option<&'static GpuKernel> =
+            unsafe { kernel.cache.load(Ordering::Acquire).cast::<GpuKernel>().as_ref() };
+        match cached.filter(|cached| cached.owner == self.number) {
+            Some(cached) => Ok(Some(&cached.function)),
+            None => self.find(kernel),
         }
     }
 
+    /// Returns a kernel that is not in its cache, for example because the last launch was on another GPU.
     #[cold]
-    fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
+    fn find(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
+        let known =
+            self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&address(kernel)).copied();
+        let found = match known {
+            Some(found) => Some(found),
+            None => self.load(kernel)?,
+        };
+        let Some(found) = found else { return Ok(None) };
+        kernel.cache.store(std::ptr::from_ref(found).cast_mut().cast(), Ordering::Release);
+        Ok(Some(&found.function))
+    }
+
+    fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static GpuKernel>> {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
@@ -265,8 +289,9 @@ impl OnGpu {
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        let stored = *functions.entry(address(kernel)).or_insert_with(|| leak(function));
-        let first = stored.is_of(&module, kernel.name);
+        let new = || leak(GpuKernel { owner: self.number, function });
+        let stored = *functions.entry(address(kernel)).or_insert_with(new);
+        let first = stored.function.is_of(&module, kernel.name);
         drop(functions);
         if first {
             module.keep();
@@ -301,25 +326,14 @@ fn address(kernel: &'static Kernel) -> usize {
     std::ptr::from_ref(kernel).addr()
 }
 
-fn leak(function: Function) -> &'static Function {
-    Box::leak(Box::new(function))
+fn leak(kernel: GpuKernel) -> &'static GpuKernel {
+    Box::leak(Box::new(kernel))
 }
 
-/// Hashes an address with one multiplication.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys are addresses");
-    }
-    fn write_usize(&mut self, address: usize) {
-        let product = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = product ^ product >> 32;
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
+/// Returns a number that this function has not returned before.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The place of a launch, from [`Kernels::on`].
@@ -337,8 +351,8 @@ macro_rules! launches {
 
             #[inline]
             unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
-                let element = <$t as KernelElement>::NAME.unwrap_or_default();
-                let kernel = entry.kernel(element).expect("the launch function checks the element type");
+                let kernel = <$t as KernelElement>::ELEMENT.and_then(|element| entry.kernel(element));
+                let kernel = kernel.expect("the launch function checks the element type");
                 // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety
                 // conditions.
                 unsafe { self.kernels.launch_kernel(kernel, self.shape, self.stream, args) }
@@ -361,7 +375,7 @@ impl Launcher<AnyElement> for DtypeSite<'_> {
     #[inline]
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
         let Site { kernels, stream, shape } = self.site;
-        let Some(kernel) = entry.kernel(self.dtype.name()) else {
+        let Some(kernel) = self.dtype.element().and_then(|element| entry.kernel(element)) else {
             return Err(kernels.no_kernel(&format!("{}_{}", entry.name, self.dtype)));
         };
         // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
