@@ -13,9 +13,11 @@ use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
+/// A function that launches a kernel of this op.
+type Kernel = unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
-    2] = [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
+const KERNELS: [Kernel; 2] =
+    [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
 
 /// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for
 /// the gate. Each gradient is computed in f32 and rounded once.
