@@ -33,8 +33,8 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
-    // A package of this crate contains the files that this function writes to `OUT_DIR`, and not the sources of
-    // the kernels. `scripts/crates.sh` makes it.
+    // A package of this crate contains the files that this function writes to `OUT_DIR`, and not the sources
+    // of the kernels. `scripts/crates.sh` makes it.
     if !Path::new(OPS).exists() {
         return Ok(copy(Path::new(PACKAGED), Path::new(&env::var("OUT_DIR")?))?);
     }

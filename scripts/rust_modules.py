@@ -5,6 +5,7 @@ File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration
 name, it depends on the file that defines the item. These are not dependencies:
 
 - `mod b;`: a parent may declare a child without using it;
+- names that the crate re-exports from another crate;
 - names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`;
 - calls of methods, and names from `use other::*`, because the script does not analyse types.
 
@@ -28,6 +29,7 @@ CRATES = {
     "cuda-std": "cuda-std/src/lib.rs",
     "kernels-gpu": "kernels-gpu/src/lib.rs",
     "cuda-builder": "cuda-builder/src/lib.rs",
+    "host/runtime": "host/runtime/src/lib.rs",
     "host": "host/src/lib.rs",
     "py-bindings": "py-bindings/src/lib.rs",
     "tests/kernels": "tests/kernels/main.rs",
@@ -118,6 +120,7 @@ class Crate:
         self.folder = root.parent
         self.files: dict[str, File] = {}
         self.modules: dict[Module, list[str]] = defaultdict(list)  # two files if there is one for each backend
+        self.foreign: set[Module] = set()  # re-exported names of other crates
         self.add(root.name, ())
         self.defined = dict(self.reexports())
 
@@ -157,6 +160,8 @@ class Crate:
                     name = file.module + (alias or path[-1],)
                     if found and found != name:
                         yield name, found
+                    if found is None:
+                        self.foreign.add(name)
 
     def definition(self, path: Module) -> Module:
         """Return the path at which an item is defined. `path` may be a re-exported name of this item."""
@@ -193,6 +198,8 @@ class Crate:
         graph: Graph = {path: set() for path in self.files}
         for file in self.files.values():
             for path in map(self.definition, self.names(file)):
+                if any(path[:end] in self.foreign for end in range(len(path) + 1)):
+                    continue
                 module = next(path[:end] for end in range(len(path), -1, -1) if path[:end] in self.modules)
                 if module == path and path == file.module[: len(path)]:
                     continue  # an ancestor itself, as in `super::other`

@@ -141,8 +141,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes the PTX from this folder and compiles nothing. The folder contains copies that the builder made, in
-    /// the structure of `<target>/ptx`.
+    /// Takes the PTX from this folder and compiles nothing. The folder contains copies that the builder made,
+    /// in the structure of `<target>/ptx`.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self

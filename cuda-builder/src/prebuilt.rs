@@ -11,7 +11,8 @@ use crate::{Arch, Error, PtxFile};
 /// sources).
 ///
 /// The first line of each file must be its label (`label` returns it), which names the package, unit and
-/// architecture. Each file must also be compiled from the current sources of the crate, unless `accept_stale`.
+/// architecture. Each file must also be compiled from the current sources of the crate, unless
+/// `accept_stale`.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

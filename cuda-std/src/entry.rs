@@ -66,8 +66,8 @@
 ///
 /// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap): how launches of the kernel overlap with
 ///   neighbouring launches on a GPU. The default is `Both`.
-/// - `@shared(|block| bytes)` is the dynamic shared memory of a launch in bytes, as an expression of the block
-///   size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes.
+/// - `@shared(|block| bytes)` is the dynamic shared memory of a launch in bytes, as an expression of the
+///   block size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes.
 /// - `@only(sm_90a)` is for kernels with instructions that the CPU executor does not have. For other targets
 ///   than this architecture, the body is not compiled.
 ///
@@ -110,10 +110,10 @@ macro_rules! entry {
                     concat!("the kernel ", stringify!($op), " has no variant for this element type")
                 );
             }
-            const INDEX: usize = $crate::launch::position(super::NAMES, stringify!($op));
+            const INDEX: usize = $crate::launch::position(NAMES, stringify!($op));
             // SAFETY: the arguments have the types that the kernel declares. The caller satisfies the safety
             // conditions of the kernel.
-            unsafe { on.launch(&super::KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
+            unsafe { on.launch(&KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
         }
     };
     (@entry $overlap:tt $shared:tt $arch:tt $op:ident $T:ident $args:tt $($elems:tt $body:tt)+) => {

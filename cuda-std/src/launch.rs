@@ -86,11 +86,11 @@ impl ElementType {
     const COUNT: usize = 3;
 }
 
-/// A function that runs the body of one thread. The argument is a list of pointers to the values of the kernel
-/// arguments, like `kernelParams` of `cuLaunchKernel`.
+/// A function that runs the body of one thread. The argument is a list of pointers to the values of the
+/// kernel arguments, like `kernelParams` of `cuLaunchKernel`.
 pub type Run = unsafe fn(&[*const c_void]);
-/// A function that returns the bytes of dynamic shared memory of a launch. The arguments are the block size, and
-/// a pointer to the value of each kernel argument.
+/// A function that returns the bytes of dynamic shared memory of a launch. The arguments are the block size,
+/// and a pointer to the value of each kernel argument.
 pub type SharedBytes = unsafe fn([u32; 3], &[*const c_void]) -> u32;
 
 /// A kernel for one element type.
@@ -104,8 +104,8 @@ pub struct Kernel {
     pub overlap: Overlap,
     /// The parameters of the kernel.
     pub parameters: &'static [Parameter],
-    /// The dynamic shared memory of a launch. `None` means that the code which launches the kernel chooses the
-    /// bytes.
+    /// The dynamic shared memory of a launch. `None` means that the code which launches the kernel chooses
+    /// the bytes.
     pub shared: Option<SharedBytes>,
     /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
     /// does not have.
@@ -114,8 +114,8 @@ pub struct Kernel {
     pub cache: &'static Cache,
 }
 
-/// A variable that belongs to a kernel, null at first. A host crate can keep a pointer there, for example to the
-/// function that it loaded for the kernel.
+/// A variable that belongs to a kernel, null at first. A host crate can keep a pointer there, for example to
+/// the function that it loaded for the kernel.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
@@ -229,8 +229,8 @@ pub trait Launcher<T> {
     /// The launcher documents its errors.
     ///
     /// # Safety
-    /// `args` has a pointer to a value of each parameter's type. The safety conditions of the kernel hold until
-    /// the launch is done.
+    /// `args` has a pointer to a value of each parameter's type. The safety conditions of the kernel hold
+    /// until the launch is done.
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Self::Error>;
 }
 

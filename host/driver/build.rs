@@ -1,7 +1,7 @@
 //! Names the folder with this crate's `libcuda.so`, an empty linker script, to the linker.
 //!
-//! The build script of `cust` tells the linker to link `libcuda`. On a machine without the NVIDIA driver there
-//! is no such library. This crate defines all symbols, so that the empty file is enough.
+//! The build script of `cust` tells the linker to link `libcuda`. On a machine without the NVIDIA driver
+//! there is no such library. This crate defines all symbols, so that the empty file is enough.
 use std::env;
 use std::path::Path;
 

@@ -39,4 +39,8 @@ pub use operands::rope::{Angles, Rope};
 pub use ops::*;
 pub use plan::norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use plan::vec4_norm::Norm;
-pub use runtime::*;
+pub use runtime::{
+    Arch, Argument, Buffer, DEFAULT_SMEM_BYTES, Device, Dtype, DtypeSite, Element, Entry, Error, Event,
+    Graph, HeadsMap, Kernel, Kernels, Launch, Launcher, MAX_GRID_YZ, MAX_RANK, OwnedStream, Ptx, Result,
+    Scalar, Site, Stream, Unit, View, ViewMut, args,
+};

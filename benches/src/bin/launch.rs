@@ -1,5 +1,5 @@
-//! Measures what a launch costs on the CPU: the time of a call of `rms_norm` on a GPU, without waiting for the
-//! kernel. Prints nanoseconds per call, the minimum and the median of several rounds.
+//! Measures what a launch costs on the CPU: the time of a call of `rms_norm` on a GPU, without waiting for
+//! the kernel. Prints nanoseconds per call, the minimum and the median of several rounds.
 use std::time::Instant;
 
 use oxiwarp::{Device, Result, RmsNorm, Stream, rms_norm};

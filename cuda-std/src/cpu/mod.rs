@@ -79,8 +79,8 @@ pub const L2_BYTES: u64 = 4 << 10;
 /// executor cannot run. Otherwise the fault of the kernel.
 ///
 /// # Safety
-/// `args` has a pointer to a value of each parameter's type. If such a value is a pointer, its memory is valid
-/// for the kernel's accesses, from several host threads at once.
+/// `args` has a pointer to a value of each parameter's type. If such a value is a pointer, its memory is
+/// valid for the kernel's accesses, from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };

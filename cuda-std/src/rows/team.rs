@@ -62,14 +62,14 @@ impl Team {
         Self { rank, size, ..self }
     }
 
-    /// Returns the bytes of shared memory that one or more reductions of 8 bytes need in a block of this size,
-    /// for teams inside a block.
+    /// Returns the bytes of shared memory that one or more reductions of 8 bytes need in a block of this
+    /// size, for teams inside a block.
     pub const fn shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         if size > warp::SIZE { (size * teams / warp::SIZE + 1) * 8 } else { 0 }
     }
 
-    /// Returns the bytes of shared memory that a reduction of 8 bytes needs in a block of this size, for teams
-    /// that are a cluster.
+    /// Returns the bytes of shared memory that a reduction of 8 bytes needs in a block of this size, for
+    /// teams that are a cluster.
     pub const fn cluster_shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         (size * teams / warp::SIZE + Self::CLUSTER + 1) * 8
     }

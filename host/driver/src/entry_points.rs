@@ -3,8 +3,8 @@
 //! [`known_code`](crate::known_code).
 //!
 //! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
-//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code leaves the argument registers in place and
-//! copies arguments on the stack. One macro can therefore define functions of every signature.
+//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code leaves the argument registers in place
+//! and copies arguments on the stack. One macro can therefore define functions of every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;

@@ -4,12 +4,13 @@
 //! `cust` does not start if `libcuda.so.1` is missing. This crate defines the symbols itself and hides them
 //! from the other libraries of the process.
 //!
-//! Each defined function calls the address that is stored in a static variable, its slot (`entry_points.rs`). [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses
-//! to the slots. Until then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString`
+//! Each defined function calls the address that is stored in a static variable, its slot (`entry_points.rs`).
+//! [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses to the slots. Until
+//! then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString`
 //! return `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
 //!
-//! `cust` declares a Rust enum as the result of every driver function. A code that this enum lacks, for example
-//! of a newer driver, would be undefined behaviour. The functions of this crate therefore return
+//! `cust` declares a Rust enum as the result of every driver function. A code that this enum lacks, for
+//! example of a newer driver, would be undefined behaviour. The functions of this crate therefore return
 //! `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the driver's own code.
 //!
 //! When `cust` is compiled, it requires a folder with a file `libcuda.so`. `link/lib64/libcuda.so` is such a

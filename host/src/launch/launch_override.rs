@@ -12,8 +12,8 @@ use crate::{Device, Launch};
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.
     pub rung: Option<Rung>,
-    /// Number of kernels to skip. An op orders its kernels by preference, and normally launches the first one
-    /// that supports the operands.
+    /// Number of kernels to skip. An op orders its kernels by preference, and normally launches the first
+    /// one that supports the operands.
     pub skip: usize,
     /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,
@@ -61,8 +61,8 @@ impl LaunchRecorder {
 
 /// Devices with a launch override, for `tune` and tests.
 pub trait Overridable {
-    /// Returns the same device with a launch override. On the returned device, ops use the launch configuration
-    /// `over` instead of their own choice.
+    /// Returns the same device with a launch override. On the returned device, ops use the launch
+    /// configuration `over` instead of their own choice.
     #[must_use]
     fn with_override(&self, over: LaunchOverride) -> Device;
 

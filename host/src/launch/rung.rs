@@ -37,8 +37,8 @@ impl Rung {
     }
 }
 
-/// The kernels of a row op such as `softmax`. A launch configuration selects one of them for each call. `K` is
-/// the type of the function that launches a kernel.
+/// The kernels of a row op such as `softmax`. A launch configuration selects one of them for each call. `K`
+/// is the type of the function that launches a kernel.
 pub(crate) struct RowKernels<K: 'static> {
     /// The kernel for any layout and length.
     pub any: K,

@@ -3,15 +3,15 @@ use std::ffi::c_void;
 
 use cuda_std::launch::{AnyElement, Entry, Launcher};
 
-use super::library;
+use super::load::library;
 use crate::launch::LaunchRecorder;
 use crate::{Device, Dtype, Error, Kernels, Launch, Result, Stream};
 
 /// The place of a launch: a device, a stream, a launch shape, and the element type of the kernel.
 ///
 /// The type has no lifetime, so that tables of kernels can be constants: a kernel is a function pointer with
-/// this type as its first argument. A `LaunchSite` is used only while the device and the stream that it was made
-/// from are borrowed.
+/// this type as its first argument. A `LaunchSite` is used only while the device and the stream that it was
+/// made from are borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchSite {
     kernels: &'static Kernels,

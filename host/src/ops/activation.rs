@@ -107,9 +107,9 @@ impl Activation {
 
 const OP: &str = "activation";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
+type ActivationKernel = unsafe fn(LaunchSite, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [Kernel; 2] = [launch::activation_any, launch::activation_block1];
+const KERNELS: [ActivationKernel; 2] = [launch::activation_any, launch::activation_block1];
 
 /// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///

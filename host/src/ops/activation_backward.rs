@@ -13,9 +13,11 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
+type ActivationBackwardKernel =
+    unsafe fn(LaunchSite, Rows, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [Kernel; 2] = [launch::activation_backward_any, launch::activation_backward_block1];
+const KERNELS: [ActivationBackwardKernel; 2] =
+    [launch::activation_backward_any, launch::activation_backward_block1];
 
 /// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. If the forward pass rounded `x + bias`, this
 /// function rounds it too. `roundings` is the parameter of the forward pass.

@@ -38,20 +38,20 @@ impl Default for AdaNorm {
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, NormParams) -> Result<()>;
+type AdaNormKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, NormParams) -> Result<()>;
 /// A function that launches a kernel of [`ada_norm_pair`].
 type PairKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, Modulated, NormParams) -> Result<()>;
-const LAYER_SAME_WARP12: TileKernel<Kernel> = TileKernel {
+const LAYER_SAME_WARP12: TileKernel<AdaNormKernel> = TileKernel {
     kernel: launch::ada_norm_layer_same_warp12,
     access: Access::WarpRegisters(12),
     form: Some(OperandForm::SAME),
 };
-const LAYER_SAME_BLOCK6: TileKernel<Kernel> = TileKernel {
+const LAYER_SAME_BLOCK6: TileKernel<AdaNormKernel> = TileKernel {
     kernel: launch::ada_norm_layer_same_block6,
     access: Access::BlockRegisters(6),
     form: Some(OperandForm::SAME),
 };
-const LAYER: NormKernels<Kernel> = NormKernels {
+const LAYER: NormKernels<AdaNormKernel> = NormKernels {
     special: &[
         LAYER_SAME_WARP12,
         TileKernel {
@@ -75,9 +75,9 @@ const LAYER: NormKernels<Kernel> = NormKernels {
 };
 /// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
 /// shift are f32 too, and that there is no weight or bias.
-const LAYER_F32: NormKernels<Kernel> =
+const LAYER_F32: NormKernels<AdaNormKernel> =
     NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
-const RMS: NormKernels<Kernel> = NormKernels {
+const RMS: NormKernels<AdaNormKernel> = NormKernels {
     special: &[
         TileKernel {
             kernel: launch::ada_norm_rms_same_block4,

@@ -16,8 +16,8 @@ const OP: &str = "add_rms_norm";
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Rows, Weight, Rows, Rows, RmsParams) -> Result<()>;
-const KERNELS: RowKernels<Kernel> = RowKernels {
+type AddRmsNormKernel = unsafe fn(LaunchSite, Rows, Rows, Weight, Rows, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<AddRmsNormKernel> = RowKernels {
     any: launch::add_rms_norm_any,
     in_registers: &[
         in_registers(2, launch::add_rms_norm_block2),

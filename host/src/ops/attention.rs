@@ -15,44 +15,44 @@ use crate::{Arch, Device, Error, Result, Stream, ViewMut};
 const OP: &str = "attention";
 
 /// A function that launches a kernel.
-type Launch = unsafe fn(LaunchSite, AttentionParams) -> Result<()>;
+type AttentionLaunch = unsafe fn(LaunchSite, AttentionParams) -> Result<()>;
 /// A kernel and its tile sizes.
-type Kernel = (Launch, Tiling);
+type AttentionKernel = (AttentionLaunch, Tiling);
 
 /// The kernels for head dimensions up to `dim`.
-struct KernelsOfDim {
+struct AttentionKernels {
     /// Largest head dimension.
     dim: u32,
-    /// Kernels that do not support a mask or a softcap. A call uses the first of these kernels whose tiles fit in
-    /// the shared memory of the GPU.
-    plain: &'static [Kernel],
-    /// Kernel with mask, softcap, any scale and any alignment.
-    general: Kernel,
+    /// Kernels that do not support a mask or a softcap. A call uses the first of these kernels whose tiles
+    /// fit in the shared memory of the GPU.
+    plain: &'static [AttentionKernel],
+    /// AttentionKernel with mask, softcap, any scale and any alignment.
+    general: AttentionKernel,
 }
 
 /// All kernels, in ascending order of the head dimension.
-const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
-    KernelsOfDim {
+const KERNELS_BY_DIM: [AttentionKernels; 5] = [
+    AttentionKernels {
         dim: 64,
         plain: &[(launch::attention_d64_smem, tiles::D64)],
         general: (launch::attention_d64_general_smem, tiles::G64),
     },
-    KernelsOfDim {
+    AttentionKernels {
         dim: 80,
         plain: &[(launch::attention_d80_smem, tiles::D80)],
         general: (launch::attention_d80_general_smem, tiles::G80),
     },
-    KernelsOfDim {
+    AttentionKernels {
         dim: 96,
         plain: &[(launch::attention_d96_smem, tiles::D96)],
         general: (launch::attention_d96_general_smem, tiles::G96),
     },
-    KernelsOfDim {
+    AttentionKernels {
         dim: 128,
         plain: &[(launch::attention_d128_smem, tiles::D128)],
         general: (launch::attention_d128_general_smem, tiles::G128),
     },
-    KernelsOfDim {
+    AttentionKernels {
         dim: 256,
         plain: &[
             (launch::attention_d256_smem, tiles::D256),
@@ -127,14 +127,15 @@ pub(crate) fn launch_portable(
 ) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
-    let fits = |(_, tiling): &&Kernel| a.is_plain() && tiling.shared_bytes() <= device.max_shared_bytes();
+    let fits =
+        |(_, tiling): &&AttentionKernel| a.is_plain() && tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel has the smallest tiles. It therefore also runs on GPUs whose shared memory is too
     // small for the specialized kernels.
     let mut able = kernels.plain.iter().filter(fits);
     let (kernel, tiling) = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let site = LaunchSite::new(device, a.dtype, block_shape(blocks, tiling.threads()), stream)?;
-    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that the parameters point
-    // to.
+    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that the parameters
+    // point to.
     unsafe { kernel(site, a.params(tiles)) }
 }

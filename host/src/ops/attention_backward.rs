@@ -17,24 +17,24 @@ use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 const OP: &str = "attention_backward";
 
 /// A function that launches a kernel.
-type Launch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
+type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 /// A kernel and its tile sizes.
-type Kernel = (Launch, Tiling);
+type BackwardKernel = (BackwardLaunch, Tiling);
 
 /// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels,
 /// which support a mask and a softcap.
-struct KernelsOfDim {
+struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,
     /// Kernels for `dq`.
-    query: [Kernel; 2],
+    query: [BackwardKernel; 2],
     /// Either one kernel that computes both `dk` and `dv`, or two kernels: one for `dk` and one for `dv`.
-    key: [&'static [Kernel]; 2],
+    key: [&'static [BackwardKernel]; 2],
 }
 
 /// All kernels, in ascending order of the head dimension.
-const KERNELS_BY_DIM: [KernelsOfDim; 3] = [
-    KernelsOfDim {
+const KERNELS_BY_DIM: [BackwardKernels; 3] = [
+    BackwardKernels {
         dim: 64,
         query: [
             (launch::attention_backward_query_d64_smem, tiles::Q64),
@@ -45,7 +45,7 @@ const KERNELS_BY_DIM: [KernelsOfDim; 3] = [
             &[(launch::attention_backward_key_d64_general_smem, tiles::G64)],
         ],
     },
-    KernelsOfDim {
+    BackwardKernels {
         dim: 128,
         query: [
             (launch::attention_backward_query_d128_smem, tiles::Q128),
@@ -56,7 +56,7 @@ const KERNELS_BY_DIM: [KernelsOfDim; 3] = [
             &[(launch::attention_backward_key_d128_general_smem, tiles::G128)],
         ],
     },
-    KernelsOfDim {
+    BackwardKernels {
         dim: 256,
         query: [
             (launch::attention_backward_query_d256_smem, tiles::D256),
@@ -169,9 +169,9 @@ fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stre
     let plain = a.is_plain() && p.vector != 0;
     // The general kernels have smaller tiles than the specialized kernels. They therefore also run on GPUs
     // whose shared memory is too small for the specialized kernels.
-    let fits = |(_, tiling): &Kernel| shared_bytes(tiling) <= device.max_shared_bytes();
+    let fits = |(_, tiling): &BackwardKernel| shared_bytes(tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
-    let mut launch = |kernel: Launch, side, rows, threads| {
+    let mut launch = |kernel: BackwardLaunch, side, rows, threads| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
         let site = LaunchSite::new(device, a.dtype, block_shape(blocks, threads), stream)?;
@@ -180,7 +180,7 @@ fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stre
     };
     launch(launch::attention_backward_delta_warp, TiledRows::Queries, DELTA_ROWS, DELTA_THREADS)?;
     let mut gradients =
-        |(kernel, tiling): &Kernel, side| launch(*kernel, side, tiling.rows(), tiling.threads());
+        |(kernel, tiling): &BackwardKernel, side| launch(*kernel, side, tiling.rows(), tiling.threads());
     gradients(&kernels.query[general], TiledRows::Queries)?;
     kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, TiledRows::Keys))
 }

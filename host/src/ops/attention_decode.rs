@@ -18,11 +18,11 @@ use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 const OP: &str = "attention_decode";
 
 /// A function that launches a kernel.
-type Kernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
+type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
 /// For each kernel: the largest head dimension, the function that launches it, and the bytes of shared memory
 /// per block.
-const KERNELS_BY_DIM: [(u32, Kernel, u32); 3] = [
+const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),
     (256, launch::attention_decode_d256_smem, shared_bytes(16)),
@@ -121,7 +121,7 @@ pub fn attention_decode(
     let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
     let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
-    let fits = |&&(.., bytes): &&(u32, Kernel, u32)| aligned && bytes <= device.max_shared_bytes();
+    let fits = |&&(.., bytes): &&(u32, DecodeKernel, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, _))) = (SplitPlan::of(sizes), wanted, kernel.filter(fits))
     else {
         return launch_portable(device, &a, launch_override(device).skip, stream);

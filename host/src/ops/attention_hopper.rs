@@ -16,7 +16,8 @@ use crate::plan::attention::block_shape;
 use crate::{Arch, Device, HeadsMap, Result, Stream};
 
 /// A function that launches a kernel.
-type Kernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, TensorMap, HopperParams) -> Result<()>;
+type HopperKernel =
+    unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, TensorMap, HopperParams) -> Result<()>;
 
 /// The kernels of one tile size.
 struct HopperKernels {
@@ -24,11 +25,11 @@ struct HopperKernels {
     /// Time per key, in thousandths of the time per key of the fastest Hopper kernel for the same head
     /// dimension. The fastest kernel has the value 1000.
     key: u64,
-    full: Kernel,
-    causal: Kernel,
+    full: HopperKernel,
+    causal: HopperKernel,
     /// The kernel with a mask over keys. It does not exist for heads of 256 columns, because no registers are
     /// left for the mask.
-    padded: Option<Kernel>,
+    padded: Option<HopperKernel>,
 }
 
 /// The Hopper kernels, in the order of their maximum head dimension.
@@ -77,7 +78,7 @@ const KERNELS: [HopperKernels; 5] = [
 
 impl HopperKernels {
     /// Returns the kernel for the call and its tile sizes.
-    fn of(a: &AttentionLayout) -> Option<(Kernel, Tiles)> {
+    fn of(a: &AttentionLayout) -> Option<(HopperKernel, Tiles)> {
         let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
         let time =
             |kernels: &&HopperKernels| u64::from(a.keys.next_multiple_of(kernels.tiles.keys)) * kernels.key;

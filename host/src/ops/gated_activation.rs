@@ -38,9 +38,9 @@ arguments! {
 
 const OP: &str = "gated_activation";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Operands, Rows, ActivationParams, Extent) -> Result<()>;
+type GatedActivationKernel = unsafe fn(LaunchSite, Operands, Rows, ActivationParams, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [Kernel; 2] = [launch::gated_activation_any, launch::gated_activation_block1];
+const KERNELS: [GatedActivationKernel; 2] = [launch::gated_activation_any, launch::gated_activation_block1];
 
 /// The two halves of the input, named by their use: `x` is multiplied by `f(gate)`.
 pub(super) struct Halves<T> {

@@ -14,9 +14,10 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
+type GatedActivationBackwardKernel =
+    unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [Kernel; 2] =
+const KERNELS: [GatedActivationBackwardKernel; 2] =
     [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
 
 /// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for

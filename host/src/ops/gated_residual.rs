@@ -14,9 +14,9 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, GatedResidualArg, Extent) -> Result<()>;
+type GatedResidualKernel = unsafe fn(LaunchSite, GatedResidualArg, Extent) -> Result<()>;
 /// The kernels for any layout and for rows that can be read in 16-byte vectors.
-const KERNELS: [Kernel; 2] = [launch::gated_residual_any, launch::gated_residual_block1];
+const KERNELS: [GatedResidualKernel; 2] = [launch::gated_residual_any, launch::gated_residual_block1];
 
 arguments! {
     /// The parameters of a gated residual.

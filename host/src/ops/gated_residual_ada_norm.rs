@@ -18,8 +18,9 @@ use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMu
 
 const OP: &str = "gated_residual_ada_norm";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, GatedResidualArg, AffineArg, Modulated, NormParams) -> Result<()>;
-const LAYER: NormKernels<Kernel> = NormKernels {
+type GatedResidualAdaNormKernel =
+    unsafe fn(LaunchSite, GatedResidualArg, AffineArg, Modulated, NormParams) -> Result<()>;
+const LAYER: NormKernels<GatedResidualAdaNormKernel> = NormKernels {
     special: &[
         TileKernel {
             kernel: launch::gated_residual_ada_norm_layer_same_block6,
@@ -44,7 +45,7 @@ const LAYER: NormKernels<Kernel> = NormKernels {
     ],
     ..NormKernels::of(launch::gated_residual_ada_norm_layer_any, launch::gated_residual_ada_norm_layer_smem1)
 };
-const RMS: NormKernels<Kernel> = NormKernels {
+const RMS: NormKernels<GatedResidualAdaNormKernel> = NormKernels {
     special: &[
         TileKernel {
             kernel: launch::gated_residual_ada_norm_rms_same_block4,

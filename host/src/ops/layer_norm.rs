@@ -12,8 +12,8 @@ use kernels_gpu::ops::layer_norm::launch;
 
 const OP: &str = "layer_norm";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, AffineArg, Rows, NormParams) -> Result<()>;
-const KERNELS: NormKernels<Kernel> = NormKernels {
+type LayerNormKernel = unsafe fn(LaunchSite, Rows, AffineArg, Rows, NormParams) -> Result<()>;
+const KERNELS: NormKernels<LayerNormKernel> = NormKernels {
     special: &[
         TileKernel { kernel: launch::layer_norm_warp5, access: Access::WarpRegisters(5), form: None },
         TileKernel { kernel: launch::layer_norm_warp10, access: Access::WarpRegisters(10), form: None },

@@ -15,10 +15,10 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, TanhGated, NormParams) -> Result<()>;
+type TanhGatedKernel = unsafe fn(LaunchSite, TanhGated, NormParams) -> Result<()>;
 /// A function that launches a kernel of [`residual_tanh_gated_rms_norm_modulated`].
 type ChainedKernel = unsafe fn(LaunchSite, TanhGated, Scaled, NormParams) -> Result<()>;
-const KERNELS: NormKernels<Kernel> = NormKernels {
+const KERNELS: NormKernels<TanhGatedKernel> = NormKernels {
     special: &[TileKernel {
         kernel: launch::residual_tanh_gated_rms_norm_block6,
         access: Access::BlockRegistersStaged(6),

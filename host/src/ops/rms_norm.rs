@@ -53,8 +53,8 @@ const OP: &str = "rms_norm";
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Weight, Rows, RmsParams) -> Result<()>;
-const KERNELS: RowKernels<Kernel> = RowKernels {
+type RmsNormKernel = unsafe fn(LaunchSite, Rows, Weight, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<RmsNormKernel> = RowKernels {
     any: launch::rms_norm_any,
     in_registers: &[
         in_registers(2, launch::rms_norm_block2),

@@ -64,8 +64,8 @@ const LADDER: Ladder = Ladder {
     reread: 256,
 };
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, GateArg, Weight, Rows, RmsParams) -> Result<()>;
-const KERNELS: RowKernels<Kernel> = RowKernels {
+type RmsNormGatedKernel = unsafe fn(LaunchSite, Rows, GateArg, Weight, Rows, RmsParams) -> Result<()>;
+const KERNELS: RowKernels<RmsNormGatedKernel> = RowKernels {
     any: launch::rms_norm_gated_any,
     in_registers: &[
         in_registers(2, launch::rms_norm_gated_block2),

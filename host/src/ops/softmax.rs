@@ -60,8 +60,8 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Rows, SoftmaxParams) -> Result<()>;
-const KERNELS: RowKernels<Kernel> = RowKernels {
+type SoftmaxKernel = unsafe fn(LaunchSite, Rows, Rows, SoftmaxParams) -> Result<()>;
+const KERNELS: RowKernels<SoftmaxKernel> = RowKernels {
     any: launch::softmax_any,
     in_registers: &[
         in_registers(2, launch::softmax_block2),

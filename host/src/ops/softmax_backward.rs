@@ -18,8 +18,8 @@ const OP: &str = "softmax_backward";
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 /// A function that launches a kernel of this op.
-type Kernel = unsafe fn(LaunchSite, Rows, Rows, Rows, SoftmaxParams) -> Result<()>;
-const KERNELS: RowKernels<Kernel> = RowKernels {
+type SoftmaxBackwardKernel = unsafe fn(LaunchSite, Rows, Rows, Rows, SoftmaxParams) -> Result<()>;
+const KERNELS: RowKernels<SoftmaxBackwardKernel> = RowKernels {
     any: launch::softmax_backward_any,
     in_registers: &[
         in_registers(2, launch::softmax_backward_block2),

@@ -99,9 +99,9 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Calls `launch` with the place of a launch with `threads` threads per block, the kernel, and the extent of
-    /// the launch. The kernel is `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors. If
-    /// there are no elements, nothing is launched.
+    /// Calls `launch` with the place of a launch with `threads` threads per block, the kernel, and the extent
+    /// of the launch. The kernel is `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte
+    /// vectors. If there are no elements, nothing is launched.
     ///
     /// More than 2^30 parts need several launches. The extent tells a kernel which parts it processes.
     pub fn launch<K: Copy>(

@@ -145,13 +145,14 @@ pub(crate) struct TileKernel<K> {
 pub(crate) struct NormKernels<K: 'static> {
     /// Kernel for any layout.
     pub any: K,
-    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes. `None` if `any` also
-    /// does this.
+    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes. `None` if `any`
+    /// also does this.
     pub whole: Option<K>,
     /// Kernels for some of the rows of whole tiles. The first kernel that supports a row is used. A kernel
     /// for a single form of the operands needs fewer registers, so it comes first.
     pub special: &'static [TileKernel<K>],
-    /// Shared memory carveout for rows of whole tiles in shared memory, in percent. `None` leaves it to the driver.
+    /// Shared memory carveout for rows of whole tiles in shared memory, in percent. `None` leaves it to the
+    /// driver.
     pub carveout: Option<u32>,
 }
 
@@ -202,8 +203,9 @@ impl<K: Copy> Vec4Launch<K> {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // The general kernel branches at run time on the dtype and layout of its operands. If it also processes
-        // rows of whole tiles, specialized kernels are at least as fast, so `is_faster` need not decide.
+        // The general kernel branches at run time on the dtype and layout of its operands. If it also
+        // processes rows of whole tiles, specialized kernels are at least as fast, so `is_faster` need not
+        // decide.
         let looks_up = kernels.whole.is_none();
         let special = |first| {
             let takes = move |kernel: &&TileKernel<K>| {
@@ -249,8 +251,8 @@ impl<K: Copy> Vec4Launch<K> {
         Ok(Self { params, kernel, rung, carveout })
     }
 
-    /// Calls `launch` with the planned kernel and the place of the launch. If there are no rows, `launch` is not
-    /// called.
+    /// Calls `launch` with the planned kernel and the place of the launch. If there are no rows, `launch` is
+    /// not called.
     pub fn launch<const N: usize>(
         &self,
         op: &'static str,

@@ -32,7 +32,8 @@ pub struct Rotary {
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
-    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after them.
+    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after
+    /// them.
     pub tokens: u32,
     /// Number of rotated columns per head, which is even. RoPE does not change the columns from `dim` on.
     pub dim: u32,
@@ -116,8 +117,8 @@ pub struct HeadParams {
     pub norm: HeadNormArg,
     /// Number of heads per warp. Only `warp` and `warp_halves` use it.
     pub heads_per_warp: u32,
-    /// Number of warps for the query heads of a token, and number of warps for its key heads. For the kernels
-    /// in `block` and `block_registers`, these are numbers of rows instead.
+    /// Number of warps for the query heads of a token, and number of warps for its key heads. For the
+    /// kernels in `block` and `block_registers`, these are numbers of rows instead.
     pub warp_tasks: [u32; 2],
     /// Number of blocks per token. Only `warp` uses it.
     pub blocks: u32,
@@ -126,8 +127,8 @@ pub struct HeadParams {
     pub staged: u32,
 }
 
-/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each of
-/// four warps, and there are two buffers.
+/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each
+/// of four warps, and there are two buffers.
 pub const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
 impl HeadParams {

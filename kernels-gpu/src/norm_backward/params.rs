@@ -27,8 +27,9 @@ pub struct NormBackwardParams {
 
 impl NormBackwardParams {
     /// Returns the bytes of shared memory of a block for kernels that process one row at a time. A reduction
-    /// needs two f32 per warp and two buffers. If a row stays in registers, LayerNorm (`layer`) also keeps the
-    /// sums for the bias in shared memory. If several rows then share a block, their sums are added there too.
+    /// needs two f32 per warp and two buffers. If a row stays in registers, LayerNorm (`layer`) also keeps
+    /// the sums for the bias in shared memory. If several rows then share a block, their sums are added there
+    /// too.
     pub const fn shared_bytes<T>(&self, [team, teams, _]: [u32; 3], layer: bool) -> u32 {
         let (threads, lanes) = (team * teams, 16 / size_of::<T>() as u32);
         let packs = if self.vector != 0 { 4 } else { 1 };
@@ -39,8 +40,8 @@ impl NormBackwardParams {
         threads / 32 * 16 + dbias + over_teams
     }
 
-    /// Returns the bytes of shared memory of a block for kernels with two or three packs (16-byte vectors) per
-    /// thread: eight f32 per warp, in two buffers.
+    /// Returns the bytes of shared memory of a block for kernels with two or three packs (16-byte vectors)
+    /// per thread: eight f32 per warp, in two buffers.
     pub const fn multi_row_shared_bytes([team, teams, _]: [u32; 3]) -> u32 {
         team * teams / 32 * 64
     }

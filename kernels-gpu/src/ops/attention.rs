@@ -14,9 +14,9 @@ use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels: `D<dim>` for the specialized kernels, `S<dim>` for a specialized kernel with small
-/// tiles, and `G<dim>` for the general kernels. The general kernels have smaller tiles, because larger tiles of
-/// scores would need more registers than a thread has.
+/// Tile sizes of the kernels: `D<dim>` for the specialized kernels, `S<dim>` for a specialized kernel with
+/// small tiles, and `G<dim>` for the general kernels. The general kernels have smaller tiles, because larger
+/// tiles of scores would need more registers than a thread has.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling};
 

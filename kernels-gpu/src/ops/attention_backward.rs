@@ -20,8 +20,8 @@ use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_b
 use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels: `Q<dim>` and `K<dim>` for the specialized kernels for `dq` and for `dk` and `dv`
-/// (`D256` for all three), and `G<dim>` for the general kernels.
+/// Tile sizes of the kernels: `Q<dim>` and `K<dim>` for the specialized kernels for `dq` and for `dk` and
+/// `dv` (`D256` for all three), and `G<dim>` for the general kernels.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling, shared_bytes};
 

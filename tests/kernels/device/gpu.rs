@@ -169,8 +169,8 @@ fn description(device: &Device) {
     assert!(matches!(Device::describe(999), Err(Error::NoDevice { index: 999, .. })));
 }
 
-/// Runs an op on memory, a stream and a context of the crate `cust`, and compares the result with that of this
-/// library's own memory and stream.
+/// Runs an op on memory, a stream and a context of the crate `cust`, and compares the result with that of
+/// this library's own memory and stream.
 fn of_cust(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();

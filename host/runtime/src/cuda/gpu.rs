@@ -88,8 +88,8 @@ pub(crate) struct Gpu {
     pub multiprocessors: u32,
     /// Bytes of L2.
     pub l2_bytes: u32,
-    /// Whether the driver supports programmatic dependent launch in captured graphs, and the user did not turn
-    /// overlapping launches off.
+    /// Whether the driver supports programmatic dependent launch in captured graphs, and the user did not
+    /// turn overlapping launches off.
     pub overlaps: bool,
     pub extensions: Extensions,
     /// The primary context, never released, because launches may outlive every owner.

@@ -36,8 +36,8 @@ impl Memory {
         self.bytes.as_device_ptr().as_raw()
     }
 
-    /// Copies `from` to the start of the memory, which must be long enough. It blocks until the data is on the
-    /// device, so that launches on every stream can read the data.
+    /// Copies `from` to the start of the memory, which must be long enough. It blocks until the data is on
+    /// the device, so that launches on every stream can read the data.
     pub fn upload(&mut self, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());

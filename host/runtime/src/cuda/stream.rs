@@ -8,9 +8,10 @@ use cust::event::EventFlags;
 
 use super::gpu::Gpu;
 use super::raw;
-use crate::{Device, Error, Result, Stream};
+use crate::{Error, Result, Stream};
 
-/// A stream, event or graph of a GPU. When dropped, it makes the GPU's context current, as the driver requires.
+/// A stream, event or graph of a GPU. When dropped, it makes the GPU's context current, as the driver
+/// requires.
 struct Owned<T> {
     gpu: Arc<Gpu>,
     value: ManuallyDrop<T>,
@@ -63,22 +64,14 @@ unsafe fn owned_stream(handle: *mut c_void) -> cust::stream::Stream {
     const {
         assert!(size_of::<cust::stream::Stream>() == size_of::<*mut c_void>());
     }
-    // SAFETY: in `cust` 0.3.2, `Stream` has one field, the handle. Both types have the same size, so this field
-    // is at offset 0.
+    // SAFETY: in `cust` 0.3.2, `Stream` has one field, the handle. Both types have the same size, so this
+    // field is at offset 0.
     unsafe { std::mem::transmute(handle) }
 }
 
 impl OwnedStream {
-    /// Creates a stream on a GPU.
-    ///
-    /// # Errors
-    /// Returns a driver error if the stream cannot be created. Also fails on the CPU executor, which has no
-    /// streams.
-    pub fn new(device: &Device) -> Result<Self> {
-        let Some(gpu) = device.gpu() else {
-            let why = "the CPU executor has no streams".into();
-            return Err(Error::Unsupported { op: "OwnedStream::new", why });
-        };
+    /// Creates a stream on this GPU.
+    pub(crate) fn on(gpu: &Arc<Gpu>) -> Result<Self> {
         let _current = gpu.current()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the driver writes one handle to the local variable.
@@ -176,7 +169,8 @@ impl Graph {
     /// compile:
     ///
     /// ```compile_fail,E0133
-    /// # fn replay(graph: oxiwarp_runtime::Graph, stream: oxiwarp_runtime::OwnedStream) -> oxiwarp_runtime::Result<()> {
+    /// # use oxiwarp_runtime::{Graph, OwnedStream, Result};
+    /// # fn replay(graph: Graph, stream: OwnedStream) -> Result<()> {
     /// graph.launch(&stream)
     /// # }
     /// ```

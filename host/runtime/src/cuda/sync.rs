@@ -17,7 +17,8 @@ impl Setting {
     }
 
     /// Makes sure that the setting is at least `wanted`. If it is lower, this function calls `set` with
-    /// `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same time.
+    /// `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same
+    /// time.
     #[inline]
     pub fn raise<E>(&self, wanted: i32, set: impl FnOnce(i32) -> Result<(), E>) -> Result<(), E> {
         self.update(|value| value < wanted, wanted, set)

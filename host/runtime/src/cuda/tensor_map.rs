@@ -6,7 +6,7 @@ use cuda_std::tensor_map::TensorMap;
 
 use super::gpu::Gpu;
 use super::raw;
-use crate::{Device, Dtype, Error, Result};
+use crate::{Dtype, Result};
 
 /// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `…_BFLOAT16`
 const F16: c_int = 6;
@@ -35,22 +35,8 @@ pub struct HeadsMap {
     pub part: [u32; 2],
 }
 
-impl Device {
-    /// Encodes the tensor map with `cuTensorMapEncodeTiled`. This driver function does not access the GPU, so
-    /// it is allowed during stream capture.
-    ///
-    /// # Errors
-    /// Returns a driver error. Also fails on the CPU executor, which has no tensor maps.
-    pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
-        let Some(gpu) = self.gpu() else {
-            let why = "the CPU executor has no tensor maps".into();
-            return Err(Error::Unsupported { op: "Device::tensor_map", why });
-        };
-        encode(gpu, heads)
-    }
-}
-
-fn encode(gpu: &Gpu, heads: &HeadsMap) -> Result<TensorMap> {
+/// Encodes the tensor map with `cuTensorMapEncodeTiled`.
+pub(crate) fn encode(gpu: &Gpu, heads: &HeadsMap) -> Result<TensorMap> {
     let _current = gpu.current()?;
     let mut map = Aligned([0; 16]);
     let dtype = if heads.dtype == Dtype::Bf16 { BF16 } else { F16 };

@@ -96,9 +96,9 @@ impl Kernels {
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
 
-    /// Prepares the kernels of a library. A GPU loads each kernel at its first launch, from the newest PTX that
-    /// it can run. Launches overlap as the kernels declare: see [`Overlap`](cuda_std::launch::Overlap). `ptx` is
-    /// ordered by architecture, oldest first.
+    /// Prepares the kernels of a library. A GPU loads each kernel at its first launch, from the newest PTX
+    /// that it can run. Launches overlap as the kernels declare: see [`Overlap`](cuda_std::launch::Overlap).
+    /// `ptx` is ordered by architecture, oldest first.
     ///
     /// # Errors
     /// Returns an error if the GPU can run none of the architectures in `ptx`.
@@ -185,7 +185,8 @@ impl Kernels {
     /// [`args!`](crate::args). A CUDA graph can capture the launch. On the CPU executor, the launch is done
     /// when this function returns.
     ///
-    /// Prefer the functions that [`entry!`](cuda_std::entry!) makes: they check the arguments at compile time.
+    /// Prefer the functions that [`entry!`](cuda_std::entry!) makes: they check the arguments at compile
+    /// time.
     ///
     /// # Safety
     /// The types of the arguments must match the kernel's declaration. This function checks only their number
@@ -206,8 +207,8 @@ impl Kernels {
         unsafe { self.launch_kernel(kernel, shape, stream, &args) }
     }
 
-    /// Launches `kernel`, which is one of these kernels. Libraries that select the element type at run time use
-    /// this function to implement a [`Launcher`].
+    /// Launches `kernel`, which is one of these kernels. Libraries that select the element type at run time
+    /// use this function to implement a [`Launcher`].
     ///
     /// # Safety
     /// `args` must have a pointer to a value of each parameter's type. The kernel's own safety requirements

@@ -3,11 +3,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use cuda_std::cpu;
+use cuda_std::tensor_map::TensorMap;
 
-use crate::Result;
 use crate::arch::Arch;
-use crate::cuda::{self, Gpu};
+use crate::cuda::{self, Gpu, HeadsMap, OwnedStream};
 use crate::extensions::Extensions;
+use crate::{Error, Result};
 
 /// The memory that a pointer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ impl Device {
     /// use. Each GPU is opened once per process.
     ///
     /// By default, a GPU loads the newest PTX that it can run. If the environment variable `OXIWARP_ARCH` is
-    /// set, for example to `sm_80`, all GPUs load PTX for this architecture instead. The variable is read when
-    /// the first GPU is opened.
+    /// set, for example to `sm_80`, all GPUs load PTX for this architecture instead. The variable is read
+    /// when the first GPU is opened.
     ///
     /// # Errors
     /// Returns an error if there is no driver, no such GPU, or no architecture that the GPU can run.
@@ -60,8 +61,8 @@ impl Device {
         Gpu::new(index, Some(arch)).map(|gpu| Kind::Cuda(Arc::new(gpu)).into())
     }
 
-    /// Returns the GPU to which a context of the crate `cust` belongs. The GPU has one primary context, so the
-    /// result uses the same context.
+    /// Returns the GPU to which a context of the crate `cust` belongs. The GPU has one primary context, so
+    /// the result uses the same context.
     ///
     /// # Errors
     /// The same as [`Device::cuda`].
@@ -96,8 +97,8 @@ impl Device {
         self.gpu().map_or("CPU executor", |gpu| &gpu.name)
     }
 
-    /// Returns the newest architecture whose PTX the device loads, or `None` for the CPU executor. The value is
-    /// one of [`Arch::PORTABLE`].
+    /// Returns the newest architecture whose PTX the device loads, or `None` for the CPU executor. The value
+    /// is one of [`Arch::PORTABLE`].
     pub fn arch(&self) -> Option<Arch> {
         self.gpu().map(|gpu| gpu.arch)
     }
@@ -148,8 +149,8 @@ impl Device {
         self.tag.as_deref().and_then(|tag| (tag as &dyn Any).downcast_ref())
     }
 
-    /// Returns the value of type `T` that belongs to this device, for example the loaded kernels of a library.
-    /// If there is none, calls `make` and stores its result until the process ends.
+    /// Returns the value of type `T` that belongs to this device, for example the loaded kernels of a
+    /// library. If there is none, calls `make` and stores its result until the process ends.
     ///
     /// If several threads call `make` at the same time, one result is stored, and all threads return it.
     ///
@@ -170,6 +171,34 @@ impl Device {
     /// Returns a driver error if a kernel failed.
     pub fn synchronize(&self) -> Result<()> {
         self.gpu().map_or(Ok(()), |gpu| gpu.synchronize())
+    }
+}
+
+impl Device {
+    /// Encodes a tensor map with `cuTensorMapEncodeTiled`. This driver function does not access the GPU, so
+    /// it is allowed during stream capture.
+    ///
+    /// # Errors
+    /// Returns a driver error. Also fails on the CPU executor, which has no tensor maps.
+    pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
+        cuda::encode(self.expect_gpu("Device::tensor_map", "tensor maps")?, heads)
+    }
+
+    /// Returns the GPU, or an error of the function `op` which says that the CPU executor has no `what`.
+    fn expect_gpu(&self, op: &'static str, what: &str) -> Result<&Arc<Gpu>> {
+        let why = || format!("the CPU executor has no {what}");
+        self.gpu().ok_or_else(|| Error::Unsupported { op, why: why() })
+    }
+}
+
+impl OwnedStream {
+    /// Creates a stream on a GPU.
+    ///
+    /// # Errors
+    /// Returns a driver error if the stream cannot be created. Also fails on the CPU executor, which has no
+    /// streams.
+    pub fn new(device: &Device) -> Result<Self> {
+        Self::on(device.expect_gpu("OwnedStream::new", "streams")?)
     }
 }
 

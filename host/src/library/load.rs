@@ -1,0 +1,34 @@
+//! Loading of this library's kernels on a device.
+use kernels_gpu::entries;
+
+use super::embedded::EMBEDDED;
+use crate::{Arch, Device, Kernels, Ptx, Result};
+
+/// The type of the value that belongs to a device.
+struct Library(Kernels);
+
+/// Returns the kernels of this library on a device. The first call for a device prepares them. A GPU loads
+/// each kernel at its first launch.
+#[inline]
+pub(crate) fn library(device: &Device) -> Result<&'static Kernels> {
+    device
+        .get_or_make(|| Kernels::of_library(device, &EMBEDDED, entries()).map(Library))
+        .map(|library| &library.0)
+}
+
+/// Opens GPU number `index` with the PTX text of the caller, which is written for `arch`. Use this function
+/// to try out PTX that you edited by hand.
+///
+/// # Safety
+/// Ops launch the entries of `text`. An entry with the name of an oxiwarp kernel must take the same arguments
+/// and access the same memory as this kernel.
+///
+/// # Errors
+/// Returns an error if there is no driver or no such GPU. If the driver rejects the PTX, the first launch
+/// returns an error with the driver's log.
+pub unsafe fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Device> {
+    let device = Device::cuda_as(index, arch)?;
+    let ptx: &'static [Ptx] = Box::leak(Box::new([Ptx::of_text(arch, text)]));
+    device.get_or_make(|| Kernels::of_library(&device, ptx, entries()).map(Library))?;
+    Ok(device)
+}
