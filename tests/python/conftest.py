@@ -1,5 +1,6 @@
 """Fixtures of all tests. A test with the fixture `device` runs on the CPU executor and, if there is one, on a GPU."""
 
+import gc
 import os
 import shlex
 import sys
@@ -60,6 +61,18 @@ def cuda() -> torch.device:
 def without_tf32():
     """Compute convolutions in float32. TF32, with 10 fraction bits, would enlarge differences in the last place."""
     torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_old_objects():
+    """Exclude the objects that exist before a file's tests, such as imported modules, from garbage collection.
+
+    There are millions of them, and each full collection would visit them all. Collections are also made rarer, because
+    tracing and compiling make many objects that are not garbage.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

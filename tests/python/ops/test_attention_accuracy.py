@@ -39,6 +39,8 @@ def test_error(kind, sizes, dtype, device):
     less than the row maximum. With the true maximum, the largest unnormalized probability is exp(0) = 1, which has no
     rounding error.
     """
+    if device.type == "cpu" and sizes[0] == 16:
+        sizes = (4, *sizes[1:])  # the batch size does not change the kernel, and the CPU executor is slow
     q, k, v = INPUTS[kind](sizes, dtype, device)
     error = relative_error(oxiwarp.attention(q, k, v, layout="bhsd"), q, k, v)
     own = relative_error(flash(q, k, v), q, k, v)

@@ -118,6 +118,8 @@ def test_packed_gradients(layout, options, device):
 )
 def test_batches_and_repetition(sizes, device):
     """Results and gradients of a batch element have the same bits with and without other elements in the batch."""
+    if device.type == "cpu" and sizes[4] == 2:
+        sizes = (*sizes[:3], 2, 1, sizes[5])  # as many queries per key head; the CPU executor is slow
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)
     for options in ({}, {"causal": True}):
