@@ -1,0 +1,38 @@
+//! The launch on a tensor on a GPU.
+use std::error::Error;
+use std::ffi::c_void;
+
+use burn::backend::{Cuda, tensor::FloatTensor};
+use burn::cubecl::cuda::CudaRuntime;
+use burn::cubecl::prelude::Runtime;
+use oxiwarp_runtime::{Device, Stream, View, ViewMut};
+use softplus::Softplus;
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// Returns `ln(1 + exp(x))` for a contiguous tensor. The result is computed when this function returns.
+pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error>> {
+    let burn::cubecl::Device::Cuda(gpu) = &x.device else { return Err("softplus: x is not on a GPU".into()) };
+    if !x.is_contiguous() {
+        return Err("softplus: x has strides, expected a contiguous tensor".into());
+    }
+    let (device, dtype) = (Device::cuda(gpu.index)?, crate::oxiwarp_dtype(x.dtype)?);
+    let len = x.meta.shape().num_elements();
+    let mut y = x.clone();
+    y.handle = x.client.empty(len * x.elem_size());
+    // A resource keeps its memory allocated. cubecl makes its stream wait for the work of other streams on `x`.
+    let from = x.client.get_resource::<Server>(x.handle.clone())?;
+    let to = x.client.get_resource::<Server>(y.handle.clone())?;
+    // cubecl does not tell its stream. The kernel runs on another one, so the host waits before it and after it.
+    burn::cubecl::future::block_on(x.client.sync())?;
+    // SAFETY: `x` is contiguous, and both allocations have `len` elements. cubecl and oxiwarp use the primary
+    // context of the same GPU, so the pointers are valid in both. No other code has a handle of `y`. The two
+    // resources live until the kernel is done.
+    let (from_view, to_view) = unsafe {
+        let from = View::from_raw(from.resource().ptr as *const c_void, dtype, &[len as i64], &[1])?;
+        (from, ViewMut::from_raw(to.resource().ptr as *mut c_void, dtype, &[len as i64], &[1])?)
+    };
+    Softplus::on(&device)?.run(from_view, to_view, Stream::default())?;
+    device.synchronize()?;
+    Ok(y)
+}

@@ -1,0 +1,24 @@
+//! Runs the kernel on a tensor and compares the result with burn's own operator.
+use std::error::Error;
+
+use burn::tensor::{Device, Tensor, activation};
+use softplus_burn::softplus;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let device = device();
+    let x = Tensor::<1>::from_data((-20..20).map(f64::from).collect::<Vec<_>>().as_slice(), &device).reshape([5, 8]);
+    let y: Tensor<2> = softplus(x.clone())?;
+    let error = (y.clone() - activation::softplus(x, 1.0)).abs().max().into_scalar::<f32>();
+    assert!(error <= 2e-6, "the largest error is {error}");
+    println!("{device:?}: {y}");
+    Ok(())
+}
+
+/// Returns the first GPU. Without the feature `cuda` or without a GPU, returns burn's CPU backend.
+fn device() -> Device {
+    #[cfg(feature = "cuda")]
+    if oxiwarp_runtime::Device::cuda(0).is_ok() {
+        return Device::cuda(0);
+    }
+    Device::flex()
+}

@@ -1,0 +1,43 @@
+//! The launch on a tensor on a GPU.
+use std::ffi::c_void;
+
+use candle_core::cuda::{CudaDType, cudarc};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, bail};
+use cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
+use half::{bf16, f16};
+use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
+use softplus::Softplus;
+
+/// Returns `ln(1 + exp(x))`. The launch is asynchronous, on candle's stream.
+pub fn softplus(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+    match x.dtype() {
+        DType::F32 => of_dtype::<f32>(x, layout),
+        DType::F16 => of_dtype::<f16>(x, layout),
+        DType::BF16 => of_dtype::<bf16>(x, layout),
+        dtype => bail!("softplus: x is {dtype:?}, expected f32, f16 or bf16"),
+    }
+}
+
+fn of_dtype<T: Element + CudaDType + DeviceRepr>(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+    let (device, x) = (x.device(), x.as_cuda_slice::<T>()?.slice(crate::range(layout)?));
+    let (stream, shape) = (device.cuda_stream(), [x.len() as i64]);
+    // SAFETY: the kernel writes every element.
+    let mut y = unsafe { device.alloc::<T>(x.len()) }?;
+    {
+        let (x, _read) = x.device_ptr(&stream);
+        let (y, _write) = y.device_ptr_mut(&stream);
+        // SAFETY: both slices have `shape` elements of type `T`. candle's cudarc and oxiwarp use the primary
+        // context of the same GPU, so pointers and stream are valid in both. The kernel runs on candle's stream,
+        // after the work that made `x`. candle allocates and frees memory in the order of this stream.
+        let views = unsafe {
+            let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1]);
+            View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1]).and_then(|x| Ok((x, y?)))
+        };
+        // SAFETY: the variable `stream` outlives the launch, and candle destroys its stream after all its work.
+        let on = unsafe { Stream::from_raw(stream.cu_stream().cast()) };
+        let op = Device::cuda(stream.context().ordinal()).and_then(|device| Softplus::on(&device));
+        let (x, y) = views.map_err(Error::wrap)?;
+        op.and_then(|op| op.run(x, y, on)).map_err(Error::wrap)?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(y, device.clone()))
+}

@@ -1,0 +1,61 @@
+//! Launches a kernel on a `Tensor` of the crate candle, as a candle operator.
+use std::ffi::c_void;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, WithDType, bail};
+use half::{bf16, f16};
+use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
+use softplus::Softplus;
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+/// The operator `ln(1 + exp(x))`: `x.apply_op1_no_bwd(&SoftplusOp)?`. The tensor `x` must be contiguous.
+pub struct SoftplusOp;
+
+impl CustomOp1 for SoftplusOp {
+    fn name(&self) -> &'static str {
+        "softplus"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let y = match x {
+            CpuStorage::F32(x) => f32::to_cpu_storage_owned(on_cpu(x, layout)?),
+            CpuStorage::F16(x) => f16::to_cpu_storage_owned(on_cpu(x, layout)?),
+            CpuStorage::BF16(x) => bf16::to_cpu_storage_owned(on_cpu(x, layout)?),
+            _ => bail!("softplus: x has a dtype other than f32, f16 and bf16"),
+        };
+        Ok((y, layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        Ok((cuda::softplus(x, layout)?, layout.shape().clone()))
+    }
+}
+
+/// Runs the kernel on the CPU executor.
+fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
+    let x = &x[range(layout)?];
+    let (mut y, shape) = (vec![T::default(); x.len()], [x.len() as i64]);
+    // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and the slices live longer.
+    let views = unsafe {
+        let y = ViewMut::from_raw(y.as_mut_ptr().cast::<c_void>(), T::DTYPE, &shape, &[1]);
+        View::from_raw(x.as_ptr().cast(), T::DTYPE, &shape, &[1]).and_then(|x| Ok((x, y?)))
+    };
+    let (x, to) = views.map_err(candle_core::Error::wrap)?;
+    let op = Softplus::on(&Device::cpu()).map_err(candle_core::Error::wrap)?;
+    op.run(x, to, Stream::default()).map_err(candle_core::Error::wrap)?;
+    Ok(y)
+}
+
+/// Returns the elements of a contiguous tensor as a range of its storage.
+fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(start..end),
+        None => bail!("softplus: x has strides {:?}, expected a contiguous tensor", layout.stride()),
+    }
+}

@@ -1,0 +1,32 @@
+//! Launches a kernel on a `CudaSlice` of the crate cudarc.
+use std::error::Error;
+use std::ffi::c_void;
+
+use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
+use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
+use softplus::Softplus;
+
+/// Returns `ln(1 + exp(x))`. The launch is asynchronous, on the stream of `x`.
+///
+/// # Errors
+/// Returns the errors of cudarc and of [`Softplus`].
+pub fn softplus<T: Element + DeviceRepr>(x: &CudaSlice<T>) -> Result<CudaSlice<T>, Box<dyn Error>> {
+    let (stream, shape) = (x.stream(), [x.len() as i64]);
+    let op = Softplus::on(&Device::cuda(stream.context().ordinal())?)?;
+    // SAFETY: the kernel writes every element.
+    let mut y = unsafe { stream.alloc::<T>(x.len()) }?;
+    {
+        let (x, _read) = x.device_ptr(stream);
+        let (y, _write) = y.device_ptr_mut(stream);
+        // SAFETY: both slices have `shape` elements of type `T`. cudarc and oxiwarp use the primary context of
+        // the same GPU, so pointers and stream are valid in both. The kernel runs on cudarc's stream, after the
+        // work that made `x`. cudarc frees a slice only after the events that the two guards record.
+        let (x, y, stream) = unsafe {
+            let x = View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1])?;
+            let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1])?;
+            (x, y, Stream::from_raw(stream.cu_stream().cast()))
+        };
+        op.run(x, y, stream)?;
+    }
+    Ok(y)
+}
