@@ -50,10 +50,12 @@ test-op: $(ANY) $(VENV)/.test
 	$(SAME_PTX) cargo test -p oxiwarp-tests --test kernels -- $(OP)
 	$(PYTEST) tests/python -k $(OP)
 
-test-extra: $(ALL) $(VENV)/.test ## slow tests: five minutes of random calls, tests marked `extra`, every change of every patched model
+test-extra: $(ALL) $(VENV)/.test ## slow tests: random calls, tests marked `extra`, every change of every patched model, examples/tensors
 	$(PY) tests/python/fuzz --seconds 300
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
+	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
+	cd examples/tensors && cargo check --locked --target-dir ../../target/tensors -p softplus-burn --features cuda
 
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
