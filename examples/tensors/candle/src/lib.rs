@@ -42,7 +42,8 @@ fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     let x = &x[range(layout)?];
     let (mut y, shape) = (vec![T::default(); x.len()], [x.len() as i64]);
     let mut launch = || {
-        // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and both live longer.
+        // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and both live
+        // longer.
         let (x, y) = unsafe {
             let y = ViewMut::from_raw(y.as_mut_ptr().cast::<c_void>(), T::DTYPE, &shape, &[1])?;
             (View::from_raw(x.as_ptr().cast(), T::DTYPE, &shape, &[1])?, y)
