@@ -30,7 +30,7 @@ PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel lists hub \
+.PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel crates lists hub \
 	bundle lint docs clean doctor
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,10 +50,12 @@ test-op: $(ANY) $(VENV)/.test
 	$(SAME_PTX) cargo test -p oxiwarp-tests --test kernels -- $(OP)
 	$(PYTEST) tests/python -k $(OP)
 
-test-extra: $(ALL) $(VENV)/.test ## slow tests: five minutes of random calls, tests marked `extra`, every change of every patched model
+test-extra: $(ALL) $(VENV)/.test ## slow tests: random calls, tests marked `extra`, every change of every patched model, examples/tensors
 	$(PY) tests/python/fuzz --seconds 300
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
+	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
+	cd examples/tensors && cargo check --locked --target-dir ../../target/tensors -p softplus-burn --features cuda
 
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
@@ -83,6 +85,9 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwar
 
 wheel: dist/.release ## build the Python wheel into dist
 	@ls dist/*.whl
+
+crates: dist/.toolchain ## make the packages of the Rust crates, and build a project from them on stable Rust
+	scripts/crates.sh
 
 lists: | doctor ## write the lists of modules again, after a file of an op or a test came or went
 	$(PYTHON) scripts/module_lists.py

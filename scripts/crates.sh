@@ -14,6 +14,7 @@ out=$(cargo check --quiet -p oxiwarp --message-format=json |
     sed -n '/"reason":"build-script-executed"/ { /oxiwarp@/ s/.*"out_dir":"\([^"]*\)".*/\1/p }' | tail -1)
 [ -f "$out/ptx.rs" ] || { echo "crates: the build script of oxiwarp left no PTX in '$out'" >&2; exit 1; }
 user=$(mktemp -d)
+target=$PWD/target/crates
 trap 'rm -rf host/ptx "$user"' EXIT
 rm -rf host/ptx && mkdir host/ptx && cp "$out"/ptx.rs "$out"/*.deflate host/ptx
 
@@ -44,6 +45,8 @@ oxiwarp = "$version"
 $(for crate in "${crates[@]}"; do echo "$crate = { path = \"$user/crates/$crate-$version\" }"; done)
 TOML
 for variable in CUDA_LIBRARY_PATH CUDA_PATH CUDA_ROOT CUDA_TOOLKIT_ROOT_DIR RUSTUP_TOOLCHAIN; do unset "$variable"; done
+# The target folder is not removed, so that a second run is fast.
+export CARGO_TARGET_DIR=$target
 cargo "+$stable" run --quiet
 cargo "+$oldest" check --quiet
 # The documentation host sets this variable and this flag.

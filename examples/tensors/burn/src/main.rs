@@ -6,7 +6,8 @@ use softplus_burn::softplus;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = device();
-    let x = Tensor::<1>::from_data((-20..20).map(f64::from).collect::<Vec<_>>().as_slice(), &device).reshape([5, 8]);
+    let x = Tensor::<1>::from_data((-20..20).map(f64::from).collect::<Vec<_>>().as_slice(), &device)
+        .reshape([5, 8]);
     let y: Tensor<2> = softplus(x.clone())?;
     let error = (y.clone() - activation::softplus(x, 1.0)).abs().max().into_scalar::<f32>();
     assert!(error <= 2e-6, "the largest error is {error}");

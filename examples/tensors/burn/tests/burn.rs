@@ -5,11 +5,11 @@ use softplus_burn::softplus;
 /// Returns the numbers from -20 to 19 as a matrix.
 fn matrix(dtype: DType) -> Tensor<2> {
     let x: Vec<f32> = (-20..20).map(|x| x as f32).collect();
-    Tensor::from_data(TensorData::new(x, [5, 8]), (&Device::flex(), DType::F32)).cast(dtype)
+    Tensor::<2>::from_data(TensorData::new(x, [5, 8]), (&Device::flex(), DType::F32)).cast(dtype)
 }
 
 fn values(tensor: Tensor<2>) -> Vec<f64> {
-    tensor.cast(DType::F64).into_data().to_vec::<f64>().unwrap()
+    tensor.cast(DType::F64).into_data().try_to_vec::<f64>().unwrap()
 }
 
 fn check(x: Tensor<2>, max: f64) {

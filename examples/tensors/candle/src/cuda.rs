@@ -1,6 +1,7 @@
 //! The launch on a tensor on a GPU.
 use std::ffi::c_void;
 
+use candle_core::backend::BackendStorage;
 use candle_core::cuda::{CudaDType, cudarc};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, bail};
 use cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
@@ -21,23 +22,24 @@ pub fn softplus(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
 fn of_dtype<T: Element + CudaDType + DeviceRepr>(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
     let (device, x) = (x.device(), x.as_cuda_slice::<T>()?.slice(crate::range(layout)?));
     let (stream, shape) = (device.cuda_stream(), [x.len() as i64]);
+    let op =
+        Device::cuda(stream.context().ordinal()).and_then(|gpu| Softplus::on(&gpu)).map_err(Error::wrap)?;
     // SAFETY: the kernel writes every element.
     let mut y = unsafe { device.alloc::<T>(x.len()) }?;
-    {
+    let mut launch = || {
         let (x, _read) = x.device_ptr(&stream);
         let (y, _write) = y.device_ptr_mut(&stream);
         // SAFETY: both slices have `shape` elements of type `T`. candle's cudarc and oxiwarp use the primary
-        // context of the same GPU, so pointers and stream are valid in both. The kernel runs on candle's stream,
-        // after the work that made `x`. candle allocates and frees memory in the order of this stream.
-        let views = unsafe {
-            let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1]);
-            View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1]).and_then(|x| Ok((x, y?)))
+        // context of the same GPU, so pointers and stream are valid in both. The kernel runs on candle's
+        // stream, after the work that made `x`. cudarc frees a slice after the launch: in the order of its
+        // stream, and after the events that the two guards record.
+        let (x, y, stream) = unsafe {
+            let x = View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1])?;
+            let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1])?;
+            (x, y, Stream::from_raw(stream.cu_stream().cast()))
         };
-        // SAFETY: the variable `stream` outlives the launch, and candle destroys its stream after all its work.
-        let on = unsafe { Stream::from_raw(stream.cu_stream().cast()) };
-        let op = Device::cuda(stream.context().ordinal()).and_then(|device| Softplus::on(&device));
-        let (x, y) = views.map_err(Error::wrap)?;
-        op.and_then(|op| op.run(x, y, on)).map_err(Error::wrap)?;
-    }
+        op.run(x, y, stream)
+    };
+    launch().map_err(Error::wrap)?;
     Ok(CudaStorage::wrap_cuda_slice(y, device.clone()))
 }

@@ -1,7 +1,7 @@
 //! Launches a kernel on a `Tensor` of the crate candle, as a candle operator.
 use std::ffi::c_void;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, WithDType, bail};
+use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, WithDType, bail};
 use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
 use softplus::Softplus;
@@ -41,14 +41,16 @@ impl CustomOp1 for SoftplusOp {
 fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     let x = &x[range(layout)?];
     let (mut y, shape) = (vec![T::default(); x.len()], [x.len() as i64]);
-    // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and the slices live longer.
-    let views = unsafe {
-        let y = ViewMut::from_raw(y.as_mut_ptr().cast::<c_void>(), T::DTYPE, &shape, &[1]);
-        View::from_raw(x.as_ptr().cast(), T::DTYPE, &shape, &[1]).and_then(|x| Ok((x, y?)))
+    let mut launch = || {
+        // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and both live
+        // longer.
+        let (x, y) = unsafe {
+            let y = ViewMut::from_raw(y.as_mut_ptr().cast::<c_void>(), T::DTYPE, &shape, &[1])?;
+            (View::from_raw(x.as_ptr().cast(), T::DTYPE, &shape, &[1])?, y)
+        };
+        Softplus::on(&Device::cpu())?.run(x, y, Stream::default())
     };
-    let (x, to) = views.map_err(candle_core::Error::wrap)?;
-    let op = Softplus::on(&Device::cpu()).map_err(candle_core::Error::wrap)?;
-    op.run(x, to, Stream::default()).map_err(candle_core::Error::wrap)?;
+    launch().map_err(Error::wrap)?;
     Ok(y)
 }
 

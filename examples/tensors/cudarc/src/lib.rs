@@ -18,9 +18,10 @@ pub fn softplus<T: Element + DeviceRepr>(x: &CudaSlice<T>) -> Result<CudaSlice<T
     {
         let (x, _read) = x.device_ptr(stream);
         let (y, _write) = y.device_ptr_mut(stream);
-        // SAFETY: both slices have `shape` elements of type `T`. cudarc and oxiwarp use the primary context of
-        // the same GPU, so pointers and stream are valid in both. The kernel runs on cudarc's stream, after the
-        // work that made `x`. cudarc frees a slice only after the events that the two guards record.
+        // SAFETY: both slices have `shape` elements of type `T`. cudarc and oxiwarp use the primary context
+        // of the same GPU, so pointers and stream are valid in both. The kernel runs on cudarc's stream,
+        // after the work that made `x`. cudarc frees a slice after the launch: in the order of its stream,
+        // and after the events that the two guards record.
         let (x, y, stream) = unsafe {
             let x = View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1])?;
             let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1])?;

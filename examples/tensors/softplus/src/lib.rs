@@ -31,7 +31,8 @@ impl Softplus {
         device.get_or_make(|| Self::load(device))
     }
 
-    /// Writes `ln(1 + exp(x))` to `y`. Both are contiguous and have one shape and one dtype (f32, f16 or bf16).
+    /// Writes `ln(1 + exp(x))` to `y`. Both are contiguous and have one shape and one dtype (f32, f16 or
+    /// bf16).
     ///
     /// # Errors
     /// A shape, dtype, stride or device is not supported. The message names the argument.
