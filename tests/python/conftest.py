@@ -67,8 +67,8 @@ def without_tf32():
 def without_old_objects():
     """Exclude the objects that exist before a file's tests, such as imported modules, from garbage collection.
 
-    There are millions of them, and each full collection would visit them all. Collections are also made rarer, because
-    tracing and compiling make many objects that are not garbage.
+    Each full collection would visit them all. Collections are also made rarer, because tracing and compiling
+    make many objects that are not garbage.
     """
     gc.collect()
     gc.freeze()

@@ -4,6 +4,7 @@ An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/py
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,13 @@ CASES = Path("benches/src/cases/ops.rs")
 
 def says(text: str, name: str) -> bool:
     """Return whether the name occurs as a word in the text."""
-    return re.search(rf"\b{name}\b", text) is not None
+    return name in words(text)
+
+
+@functools.cache
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text. Most texts are the same in each call of `missing`, so they are cached."""
+    return frozenset(re.findall(r"\w+", text))
 
 
 def texts(folder: Path, suffix: str) -> dict[Path, str]:
