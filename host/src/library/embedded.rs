@@ -36,9 +36,9 @@ mod tests {
             let here = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
             let expected: BTreeSet<_> = names_of(!ptx.arch.is_native()).into_iter().filter(here).collect();
             assert_eq!(names, expected, "{}", ptx.arch.name());
-            let site = format!("\n.site {}\n", ptx.arch.name());
+            let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {
-                assert!(unit.as_str().contains(&site), "{} is not for {site}", unit.name);
+                assert!(unit.as_str().contains(&target), "{} is not for {target}", unit.name);
                 let ours = |n: &&str| n.strip_prefix(unit.name).is_some_and(|rest| rest.starts_with('_'));
                 let other: Vec<_> = unit.entries().filter(|name| !ours(name)).collect();
                 assert!(other.is_empty(), "{other:?} in the PTX of {}", unit.name);
