@@ -68,7 +68,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
 
 def test_checks_report_a_missing_entry(broken: Module) -> None:
     source = """entry! {
-        rms_norm_any<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);
+        @shared(|block| block[0])
+        rms_norm_any<T: [f32, f16]>(x: Rows) => a::<T>(x),
+            [bf16] => b::<T>(x);
         rms_norm_block1<T: [f16]>(x: Rows) => b
     }"""
     problems = check_entries(broken.entries, declared_entries(source))

@@ -181,10 +181,17 @@ def check_header(module: Module, arch: str) -> list[str]:
 def declared_entries(source: str) -> set[str]:
     """Return the kernel entries that the macro `entry!` exports in a Rust source file.
 
-    For example, `foo<T: [f32, f16]>(` declares the two entries `foo_f32` and `foo_f16`.
+    For example, `foo<T: [f32, f16]>(x: Rows) => a(x), [bf16] => b(x)` declares the three entries `foo_f32`, `foo_f16`
+    and `foo_bf16`.
     """
-    kernels = re.findall(r"\b(\w+)<\w+: \[([\w, ]+)\]>\s*\(", source)
-    return {f"{kernel}_{dtype.strip()}" for kernel, dtypes in kernels for dtype in dtypes.split(",")}
+    declarations = list(re.finditer(r"\b(\w+)<\w+: \[([\w, ]+)\]>\s*\(", source))
+    ends = [declaration.start() for declaration in declarations[1:]] + [len(source)]
+    entries = set()
+    for declaration, end in zip(declarations, ends, strict=True):
+        more = re.findall(r",\s*\[([\w, ]+)\]\s*=>", source[declaration.end() : end])
+        dtypes = ",".join([declaration[2], *more]).split(",")
+        entries |= {f"{declaration[1]}_{dtype.strip()}" for dtype in dtypes}
+    return entries
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
@@ -192,7 +199,8 @@ def declared_overlaps(source: str) -> dict[str, str]:
 
     The value limits programmatic dependent launch. An entry without it overlaps with the launches before and after it.
     """
-    kernels = re.findall(r"@overlap\((\w+)\)\s*(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
+    others = r"(?:@shared\([^\n]*\)\s*)?(?:@only\(\w+\)\s*)?"
+    kernels = re.findall(rf"@overlap\((\w+)\)\s*{others}(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
     return {name: overlap for overlap, declaration in kernels for name in declared_entries(declaration)}
 
 
