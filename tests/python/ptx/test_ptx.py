@@ -60,9 +60,9 @@ def units_of(arch: str) -> dict[str, str]:
 
 def sources(layer: str, arch: str) -> dict[str, str]:
     """Return the Rust source of each op that exists for `arch`. `layer` is "kernels-gpu" or "host"."""
-    folder = ROOT / layer / "src" / "ops"
-    if not folder.exists():
+    if not (ROOT / layer).exists():
         pytest.skip("no source tree here")
+    folder = ROOT / layer / "src" / "ops"
     ops = {path.stem: path.read_text() for path in folder.glob("*.rs") if path.stem != "mod"}
     return {op: text for op, text in ops.items() if op.endswith("_hopper") == (arch == NATIVE)}
 
@@ -73,9 +73,9 @@ def overlapping(units: dict[str, str]) -> dict[str, str]:
     The host inserts `griddepcontrol.wait` into each entry. In most entries it also inserts instructions that let the
     next launch start early.
     """
-    source = ROOT / "host" / "src" / "device" / "ptx" / "overlap.rs"
-    if not source.exists():
+    if not (ROOT / "host").exists():
         pytest.skip("no source tree here")
+    source = ROOT / "host" / "runtime" / "src" / "kernels" / "overlap.rs"
     wait, leave, trigger = re.findall(r'^const \w+: &str = "(.*?)";$', source.read_text(), re.M | re.S)
     overlaps: dict[str, str] = {}
     for path in (ROOT / "kernels-gpu" / "src" / "ops").glob("*.rs"):
