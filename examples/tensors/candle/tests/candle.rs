@@ -36,7 +36,10 @@ fn other_tensors_are_errors() {
     let x = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
     let says = |x: Tensor| x.apply_op1_no_bwd(&SoftplusOp).unwrap_err().to_string();
     let transposed = says(x.t().unwrap());
-    assert!(transposed.contains("softplus: x has strides [1, 3], expected a contiguous tensor"), "{transposed}");
+    assert!(
+        transposed.contains("softplus: x has strides [1, 3], expected a contiguous tensor"),
+        "{transposed}"
+    );
     let integers = says(x.to_dtype(DType::U32).unwrap());
     assert!(integers.contains("softplus: x has a dtype other than f32, f16 and bf16"), "{integers}");
 }
