@@ -55,7 +55,6 @@ test-extra: $(ALL) $(VENV)/.test ## slow tests: random calls, tests marked `extr
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
 	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
-	cd examples/tensors && cargo check --locked --target-dir ../../target/tensors -p softplus-burn --features cuda
 
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules

@@ -20,12 +20,11 @@ pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error
     let len = x.meta.shape().num_elements();
     let mut y = x.clone();
     y.handle = x.client.empty(len * x.elem_size());
-    // A resource keeps its memory allocated. cubecl makes its stream wait for the work of other streams on
-    // `x`.
+    // A resource keeps its memory allocated. cubecl's stream then waits for the work of other streams on `x`.
     let from = x.client.get_resource::<Server>(x.handle.clone())?;
     let to = x.client.get_resource::<Server>(y.handle.clone())?;
-    // cubecl does not tell its stream. The kernel runs on another one, so the host waits before it and after
-    // it.
+    // cubecl does not give access to its stream. The kernel runs on another stream, so the host waits before
+    // and after it.
     burn::cubecl::future::block_on(x.client.sync())?;
     // SAFETY: `x` is contiguous, and both allocations have `len` elements. cubecl and oxiwarp use the primary
     // context of the same GPU, so the pointers are valid in both. No other code has a handle of `y`. The two

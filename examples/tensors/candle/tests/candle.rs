@@ -14,8 +14,8 @@ fn results_are_those_of_the_formula() {
         for (x, y) in values(&x).into_iter().zip(values(&y)) {
             let right = x.exp().ln_1p();
             // 2^-25 is half of the smallest f16.
-            let most = (max * right).max(2.0_f64.powi(-25));
-            assert!((y - right).abs() <= most, "{dtype:?}, x = {x}: {y}, expected {right}");
+            let allowed = (max * right).max(2.0_f64.powi(-25));
+            assert!((y - right).abs() <= allowed, "{dtype:?}, x = {x}: {y}, expected {right}");
         }
     }
 }
@@ -35,8 +35,11 @@ fn a_part_of_a_tensor_starts_at_its_offset() {
 fn other_tensors_are_errors() {
     let x = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
     let says = |x: Tensor| x.apply_op1_no_bwd(&SoftplusOp).unwrap_err().to_string();
-    let turned = says(x.t().unwrap());
-    assert!(turned.contains("softplus: x has strides [1, 3], expected a contiguous tensor"), "{turned}");
+    let transposed = says(x.t().unwrap());
+    assert!(
+        transposed.contains("softplus: x has strides [1, 3], expected a contiguous tensor"),
+        "{transposed}"
+    );
     let integers = says(x.to_dtype(DType::U32).unwrap());
     assert!(integers.contains("softplus: x has a dtype other than f32, f16 and bf16"), "{integers}");
 }

@@ -18,8 +18,8 @@ fn check<T: Element>(device: &Device, len: usize, max: f64) {
         let (x, y) = (f64::from(x.to_f32()), f64::from(y.to_f32()));
         let right = x.exp().ln_1p();
         // 2^-25 is half of the smallest f16.
-        let most = (max * right).max(2.0_f64.powi(-25));
-        assert!((y - right).abs() <= most, "{device:?}, {}: x = {x}: {y}, expected {right}", T::DTYPE);
+        let allowed = (max * right).max(2.0_f64.powi(-25));
+        assert!((y - right).abs() <= allowed, "{device:?}, {}: x = {x}: {y}, expected {right}", T::DTYPE);
     }
 }
 
