@@ -189,8 +189,8 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     seen = o.get("mask")
     seen = None if seen is None else seen.expand(*q.shape[:3], k.shape[2])
-    # For a query that sees no key, torch returns 0 on the CPU. Some of its CUDA kernels return the mean of all
-    # values.
+    # For a query that sees no key, torch returns 0 on the CPU. Some of its CUDA kernels return the mean of
+    # all values.
     if t.q.is_cuda and seen is not None and not seen.any(-1).all():
         return None
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=o.get("scale"))
