@@ -159,6 +159,17 @@ impl<'a> Argument<'a> {
 }
 
 impl Kernel {
+    /// Returns the bytes of dynamic shared memory that the kernel declares for a launch, or `None` if the
+    /// code that launches the kernel chooses them.
+    ///
+    /// # Safety
+    /// `args` has a pointer to a value of each parameter's type.
+    #[inline]
+    pub unsafe fn shared_bytes(&self, block: [u32; 3], args: &[*const c_void]) -> Option<u32> {
+        // SAFETY: the caller passes the arguments that the kernel declares.
+        self.shared.map(|shared| unsafe { shared(block, args) })
+    }
+
     /// Checks the number of arguments and the size of each argument.
     ///
     /// # Errors

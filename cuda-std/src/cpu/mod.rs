@@ -88,8 +88,7 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
         return Err(bad("the CPU executor does not have the instructions of this kernel".into()));
     };
     // SAFETY: the caller passes arguments of the kernel's types.
-    let shared_bytes =
-        kernel.shared.map_or(shape.shared_bytes, |shared| unsafe { shared(shape.block, args) });
+    let shared_bytes = unsafe { kernel.shared_bytes(shape.block, args) }.unwrap_or(shape.shared_bytes);
     let shape = &Launch { shared_bytes, ..*shape };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;

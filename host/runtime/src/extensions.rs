@@ -18,8 +18,8 @@ impl Extensions {
         Self(OnceLock::new())
     }
 
-    /// Returns the value of type `T`. If there is none, calls `make` and stores its result. If several
-    /// threads call `make` at the same time, one result is stored, and all threads return it.
+    /// Returns the value of type `T`. The first call for a type calls `make` and stores its result. If
+    /// several threads call `make` at the same time, one result is stored, and all threads return it.
     #[inline]
     pub fn get_or_make<T: Any + Send + Sync, E>(
         &self,

@@ -40,20 +40,18 @@ impl Launcher<AnyElement> for LaunchSite {
 
     #[inline]
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
-        let Some(kernel) = self.dtype.element().and_then(|element| entry.kernel(element)) else {
-            let kernel = format!("{}_{}", entry.name, self.dtype);
-            return Err(Error::NoKernel { kernel, similar: None });
-        };
         if let Some(recorder) = self.recorder {
+            let kernel = self.dtype.element().and_then(|element| entry.kernel(element));
+            // SAFETY: the caller passes arguments of the kernel's types.
+            let shared_bytes =
+                kernel.and_then(|kernel| unsafe { kernel.shared_bytes(self.shape.block, args) });
             // SAFETY: the device that has the recorder is borrowed while the site is used.
             let recorder = unsafe { &*recorder };
-            // SAFETY: the caller passes arguments of the kernel's types.
-            let shared_bytes = kernel.shared.map_or(0, |shared| unsafe { shared(self.shape.block, args) });
-            recorder.note(entry.name, &Launch { shared_bytes, ..self.shape });
+            recorder.note(entry.name, &Launch { shared_bytes: shared_bytes.unwrap_or(0), ..self.shape });
         }
         // SAFETY: the stream is borrowed while the site is used.
         let stream = unsafe { Stream::from_raw(self.stream) };
         // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
-        unsafe { self.kernels.launch_kernel(kernel, self.shape, stream, args) }
+        unsafe { self.kernels.on_dtype(self.dtype, stream, self.shape).launch(entry, args) }
     }
 }

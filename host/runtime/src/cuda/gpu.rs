@@ -17,9 +17,7 @@ use crate::{Error, Result};
 /// Returns the number of GPUs. The first call opens and initializes the driver.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
-    if let Err(code) = cust::init(CudaFlags::empty()) {
-        return Err(Error::NoDriver(raw::text(code as u32)));
-    }
+    cust::init(CudaFlags::empty()).map_err(|error| Error::NoDriver(raw::text_of(error)))?;
     Ok(Device::num_devices().map_err(raw::failed("cuDeviceGetCount"))? as usize)
 }
 
@@ -59,13 +57,13 @@ impl Description {
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;
         let capability = (major, attribute(device, DeviceAttribute::ComputeCapabilityMinor)?);
         let runs = |arch: &Arch| arch.runs_on(capability);
-        let newest = || Arch::PORTABLE.into_iter().rfind(runs);
-        match arch.filter(runs).or_else(|| if arch.is_none() { newest() } else { None }) {
+        let (found, available) = match arch {
+            Some(arch) => (Some(arch).filter(runs), arch.name().into()),
+            None => (Arch::PORTABLE.into_iter().rfind(runs), Arch::portable_names()),
+        };
+        match found {
             Some(arch) => Ok(Self { name, capability, arch }),
-            None => {
-                let available = arch.map_or_else(Arch::portable_names, |arch| arch.name().into());
-                Err(Error::Capability { device: name, capability, available })
-            }
+            None => Err(Error::Capability { device: name, capability, available }),
         }
     }
 }

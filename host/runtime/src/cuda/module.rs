@@ -25,10 +25,7 @@ impl Module {
                 device: gpu.name.clone(),
                 kernel: what.into(),
                 arch: arch.name(),
-                text: raw::text(match error {
-                    CudaError::UnknownError => driver::last_error(),
-                    known => known as u32,
-                }),
+                text: raw::text_of(error),
                 log: error_log(text),
             }),
         }
@@ -95,11 +92,6 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Returns whether this is the kernel `name` of `module`.
-    pub fn is_of(&self, module: &Module, name: &str) -> bool {
-        module.function(name).is_ok_and(|function| function.raw == self.raw)
-    }
-
     fn new(raw: *mut c_void) -> Self {
         Self { raw, max_shared: Setting::new(DEFAULT_SMEM_BYTES as i32), carveout: Setting::new(-1) }
     }

@@ -108,7 +108,7 @@ unsafe extern "C" {
 }
 
 /// Returns the driver's description of an error code.
-pub fn text(code: c_uint) -> String {
+fn text(code: c_uint) -> String {
     let mut text = std::ptr::null();
     // SAFETY: the driver writes a pointer to a static string to `text`, or leaves it null.
     unsafe { cuGetErrorString(code, &mut text) };
@@ -119,9 +119,19 @@ pub fn text(code: c_uint) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
+/// Returns the driver's own code for an error that `cust` or a function of this file returned.
+fn own_code(code: c_uint) -> c_uint {
+    if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
+}
+
+/// Returns the driver's description of an error of `cust`.
+pub fn text_of(error: CudaError) -> String {
+    text(own_code(error as c_uint))
+}
+
 /// Returns the error of the driver function `call`. `code` is its result, as the crate `driver` returned it.
 fn error(call: &'static str, code: c_uint) -> Error {
-    let code = if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code };
+    let code = own_code(code);
     Error::Driver { call, code, text: text(code) }
 }
 

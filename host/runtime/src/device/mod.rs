@@ -150,7 +150,7 @@ impl Device {
     }
 
     /// Returns the value of type `T` that belongs to this device, for example the loaded kernels of a
-    /// library. If there is none, calls `make` and stores its result until the process ends.
+    /// library. The first call for a type calls `make` and keeps its result until the process ends.
     ///
     /// If several threads call `make` at the same time, one result is stored, and all threads return it.
     ///
@@ -186,8 +186,7 @@ impl Device {
 
     /// Returns the GPU, or an error of the function `op` which says that the CPU executor has no `what`.
     fn expect_gpu(&self, op: &'static str, what: &str) -> Result<&Arc<Gpu>> {
-        let why = || format!("the CPU executor has no {what}");
-        self.gpu().ok_or_else(|| Error::Unsupported { op, why: why() })
+        self.gpu().ok_or_else(|| Error::Unsupported { op, why: format!("the CPU executor has no {what}") })
     }
 }
 

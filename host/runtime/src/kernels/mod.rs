@@ -3,6 +3,7 @@ mod overlap;
 mod ptx;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -229,8 +230,8 @@ impl Kernels {
                 let _current = on_gpu.gpu.current()?;
                 let function = on_gpu.function(kernel)?.ok_or_else(|| self.no_kernel(kernel.name))?;
                 // SAFETY: the caller passes the arguments that the kernel declares.
-                let shared_bytes =
-                    kernel.shared.map_or(shape.shared_bytes, |shared| unsafe { shared(shape.block, args) });
+                let shared_bytes = unsafe { kernel.shared_bytes(shape.block, args) };
+                let shared_bytes = shared_bytes.unwrap_or(shape.shared_bytes);
                 let shape = Launch { shared_bytes, ..shape };
                 // SAFETY: the caller passes the arguments that the kernel declares.
                 unsafe { function.launch(&shape, stream, on_gpu.overlaps, args) }
@@ -290,13 +291,13 @@ impl OnGpu {
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || leak(GpuKernel { owner: self.number, function });
-        let stored = *functions.entry(address(kernel)).or_insert_with(new);
-        let first = stored.function.is_of(&module, kernel.name);
-        drop(functions);
-        if first {
-            module.keep();
-        }
+        let stored = match functions.entry(address(kernel)) {
+            MapEntry::Occupied(first) => *first.get(),
+            MapEntry::Vacant(place) => {
+                module.keep();
+                place.insert(leak(GpuKernel { owner: self.number, function }))
+            }
+        };
         Ok(Some(stored))
     }
 }
