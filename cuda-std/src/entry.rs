@@ -65,9 +65,11 @@
 /// These attributes may precede a declaration, in this order:
 ///
 /// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap): how launches of the kernel overlap with
-///   neighbouring launches on a GPU. The default is `Both`.
+///   neighbouring launches on a GPU. The default is `Both`. Only kernels that the host crate loads as a
+///   library overlap.
 /// - `@shared(|block| bytes)` is the dynamic shared memory of a launch in bytes, as an expression of the
-///   block size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes.
+///   block size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes. With
+///   it, the caller's choice has no effect.
 /// - `@only(sm_90a)` is for kernels with instructions that the CPU executor does not have. For other targets
 ///   than this architecture, the body is not compiled.
 ///

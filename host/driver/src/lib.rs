@@ -13,9 +13,9 @@
 //! example of a newer driver, would be undefined behaviour. The functions of this crate therefore return
 //! `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the driver's own code.
 //!
-//! When `cust` is compiled, it requires a folder with a file `libcuda.so`. `link/lib64/libcuda.so` is such a
-//! file: a linker script that contains only a comment. `CUDA_LIBRARY_PATH` in `.cargo/config.toml` names the
-//! folder `link`.
+//! The build script of `cust` requires a folder that contains a folder `lib64`. `CUDA_LIBRARY_PATH` names it,
+//! for example `/usr`. `cust` also asks the linker for `libcuda.so`. The build script of this crate names the
+//! folder with `link/lib64/libcuda.so`: a linker script that contains only a comment.
 //!
 //! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link
 //! this crate, and the driver symbols are undefined.

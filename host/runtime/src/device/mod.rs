@@ -43,8 +43,8 @@ impl Device {
     /// use. Each GPU is opened once per process.
     ///
     /// By default, a GPU loads the newest PTX that it can run. If the environment variable `OXIWARP_ARCH` is
-    /// set, for example to `sm_80`, all GPUs load PTX for this architecture instead. The variable is read
-    /// when the first GPU is opened.
+    /// set, for example to `sm_80`, all GPUs load the newest PTX up to this architecture. The variable is
+    /// read when the first GPU is opened.
     ///
     /// # Errors
     /// Returns an error if there is no driver, no such GPU, or no architecture that the GPU can run.

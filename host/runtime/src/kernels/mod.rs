@@ -62,14 +62,16 @@ impl Kernels {
     ///   tables, chain them.
     ///
     /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
-    /// The CPU executor calls the Rust functions of the entries instead.
+    /// The CPU executor calls the Rust functions of the entries instead. Launches do not overlap with each
+    /// other (no programmatic dependent launch), whatever the entries declare.
     ///
     /// # Errors
     /// Returns an error in these cases:
     ///
     /// - The GPU can run none of the architectures in `ptx`.
     /// - The driver rejects the PTX. The error contains the driver's log.
-    /// - A kernel of `entries` is not in the PTX.
+    /// - A kernel of `entries` is not in the PTX. Kernels with `@only` may be absent. Their launch then fails
+    ///   with [`Error::NoKernel`].
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -86,8 +88,11 @@ impl Kernels {
         };
         let _current = gpu.current()?;
         let module = Module::load(gpu, "PTX", *arch, &c_text(text)?)?;
-        let function = |kernel: &&'static Kernel| Ok((address(kernel), module.function(kernel.name)?));
-        let functions = by_name.values().map(function).collect::<Result<Vec<_>>>()?;
+        let function = |kernel: &&'static Kernel| match module.function(kernel.name) {
+            Err(Error::NoKernel { .. }) if kernel.run.is_none() => None,
+            function => Some(function.map(|function| (address(kernel), function))),
+        };
+        let functions = by_name.values().filter_map(function).collect::<Result<Vec<_>>>()?;
         module.keep();
         let owner = next_number();
         let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
@@ -338,7 +343,7 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The place of a launch, from [`Kernels::on`].
+/// Where and how to launch a kernel: loaded kernels, a stream and a launch shape. [`Kernels::on`] returns it.
 #[derive(Clone, Copy)]
 pub struct Site<'a> {
     kernels: &'a Kernels,
