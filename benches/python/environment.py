@@ -95,5 +95,5 @@ def _command() -> str:
     """Return the command line of the program. Omit the option `--out`, because it contains a path on this machine."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if word != "--out" or next(words, None) is None]
-    program = f"benches/python/{Path(sys.argv[0]).name}"
+    program = os.path.relpath(sys.argv[0], ROOT)
     return shlex.join([program, *(word for word in kept if not word.startswith("--out="))])

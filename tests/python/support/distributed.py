@@ -49,22 +49,28 @@ class Ranks:
         self.processes: list[Any] = []
         self.pipes: list[connection.Connection] = []
 
-    def run(self, check: Callable[..., None], *arguments: Any) -> None:
-        """Run `check(place, *arguments)` in each process. Fail with the tracebacks of the processes that raise."""
+    def run(self, check: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Run `check(place, *arguments)` in each process and return the results by rank.
+
+        Fail with the tracebacks of the processes that raise.
+        """
         if not self.processes:
             self.start()
         for pipe in self.pipes:
             pipe.send((check, arguments))
         waiting, failures = set(self.pipes), []
+        results: dict[connection.Connection, Any] = {}
         while waiting and (ready := connection.wait(waiting, AFTER_A_FAILURE if failures else PATIENCE)):
             for pipe in ready:
                 waiting.remove(pipe)
-                failures += answer(pipe)
+                results[pipe], failure = answer(pipe)
+                failures += failure
         if waiting or "" in failures:
             self.stop()
             failures.append(f"{len(waiting)} did not answer, {failures.count('')} ended")
         if failures:
             pytest.fail("\n".join(failures), pytrace=False)
+        return [results[pipe] for pipe in self.pipes]
 
     def start(self) -> None:
         context = torch.multiprocessing.get_context("spawn")
@@ -86,13 +92,13 @@ class Ranks:
         self.processes, self.pipes = [], []
 
 
-def answer(pipe: connection.Connection) -> list[str]:
-    """Return the failures of a process: its traceback if its check raised, or `""` if the process has ended."""
+def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
+    """Return the result of a process and its failures: its traceback if its check raised, `""` if it has ended."""
     try:
-        failure = pipe.recv()
+        result, failure = pipe.recv()
     except EOFError:
-        return [""]
-    return [failure] if failure else []
+        return None, [""]
+    return result, [failure] if failure else []
 
 
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
@@ -116,7 +122,6 @@ def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> N
             # runs.
             os._exit(0)
         try:
-            check(Place(rank, device), *arguments)
-            pipe.send(None)
+            pipe.send((check(Place(rank, device), *arguments), ""))
         except Exception:
-            pipe.send(f"rank {rank}: {traceback.format_exc()}")
+            pipe.send((None, f"rank {rank}: {traceback.format_exc()}"))
