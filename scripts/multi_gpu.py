@@ -44,7 +44,7 @@ import torch.distributed as dist  # noqa: E402
 from distributed import WORLD, Place, Ranks  # noqa: E402
 from distributed_checks import enable  # noqa: E402
 from environment import begin  # noqa: E402
-from fused_checks import run  # noqa: E402
+from fused_checks import Operators, run  # noqa: E402
 from op_info import FORMS  # noqa: E402
 from public_calls import call_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -197,14 +197,15 @@ def graphs() -> dict[str, float]:
         torch.cuda.synchronize(at)
         with torch.cuda.device(at):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Without a stream, torch captures on a stream of the GPU that captured first.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(at)):
                 outputs.append({name: call(static[name]) for name, (call, _) in calls.items()})
         captured.append(graph)
         inputs.append(static)
     for turn in range(3):
         for static in inputs:
             for x in static.values():
-                x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(turn)).to(x))
+                x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(100 + turn)).to(x))
         for at in range(WORLD):
             torch.cuda.synchronize(at)
         for graph in captured:
@@ -318,7 +319,7 @@ LANGUAGE_MODELS = {
     "Gemma 3 4B": ("Gemma3TextConfig", 2560, 10240, 8, 4, 256),
     "Phi-3 mini": ("Phi3Config", 3072, 8192, 32, 32, 96),
 }
-LAYERS, VOCABULARY = 2, 32064
+LAYERS, VOCABULARY, PROMPT = 2, 32064, 8192
 
 
 def checkpoint(name: str, folder: Path, small: bool) -> str:
@@ -367,13 +368,19 @@ def language(ranks: Ranks) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for name in LANGUAGE_MODELS:
             path = checkpoint(name, Path(folder), small=ranks.backend == "gloo")
-            yield case(ranks, name, tensor_parallel, path)
+            row = case(ranks, name, tensor_parallel, path)
+            if alone := row.figures.get("patched, 1 GPU, ms"):
+                _, hidden, *_ = LANGUAGE_MODELS[name]
+                # A layer has two all-reduces of the hidden state.
+                reduce = START + 2 * PROMPT * hidden * 2.0 * (WORLD - 1) / WORLD / RATE
+                row.figures["predicted, ms"] = float(alone) / WORLD + LAYERS * 2 * reduce / 1e3
+            yield row
 
 
 def tensor_parallel(place: Place, path: str) -> Row:
     """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU."""
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
-    prompt = tokens(model, place, 8192 if place.device.type == "cuda" else 12)
+    prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
 
     def step(of: Any) -> Callable[[], Tensor]:
         return lambda: of(prompt, logits_to_keep=1, use_cache=False).logits
@@ -467,12 +474,14 @@ def context(ranks: Ranks) -> Iterator[Row]:
 
 def in_context(place: Place, model: Any, rotation: str) -> Tensor:
     """Run the model on this rank's part of the tokens, under torch's context parallelism."""
+    from accelerate.big_modeling import _attach_context_parallel_hooks
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import set_rotate_method
 
     ids = tokens(model, place, 2048 if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
+    _attach_context_parallel_hooks(model)  # as accelerate does: a causal mask is not passed as a tensor
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):
         return model(inputs_embeds=embedded, position_ids=positions, use_cache=False).logits
@@ -497,8 +506,11 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
     """With torch's attention, the patched model has the bits of the unpatched model."""
     model, row = load(path, place), Row()
     stock = in_context(place, model, rotation)
-    row.require(oxiwarp.patch(model).replaced > 0, "nothing was replaced")
-    ours = in_context(place, model, rotation)
+    oxiwarp.patch(model)
+    with Operators() as operators:
+        ours = in_context(place, model, rotation)
+    row.figures["kernels"] = operators.calls.total()
+    row.require(operators.calls.total() > 0, "no kernel of oxiwarp ran")
     row.require(torch.equal(ours, stock), f"{(ours != stock).double().mean():.4%} of the values differ")
     row.figures["result"] = f"{(ours == stock).double().mean():.2%} of the values are equal"
     return row
@@ -577,7 +589,9 @@ def flux_step(place: Place, how: str) -> Row:
         oxiwarp.patch(model, cpu_kernels=True)
         (ours,), kernels = run(model, own)
         figures["patched, ms"] = milliseconds(place, lambda: model(**own))
+        figures["patched, graph, ms"] = in_a_graph(place, lambda: model(**own))
         oxiwarp.unpatch(model)
+        figures["unpatched, graph, ms"] = in_a_graph(place, lambda: model(**own))
         if not small:
             try:
                 torch._dynamo.reset()
@@ -586,7 +600,7 @@ def flux_step(place: Place, how: str) -> Row:
                 figures["compiled, ms"] = milliseconds(place, lambda: model(**own))
                 figures["error, compiled"] = off(compiled, right)
             except Exception as error:  # a fault of torch or diffusers, not of oxiwarp
-                figures["compiled, ms"] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+                figures["compiled, ms"] = reason(error)
     figures["kernels"] = sum(kernels.values())
     figures["equal values"] = (ours == stock).double().mean().item()
     figures |= {"error, one GPU": off(alone, right), "error, unpatched": off(stock, right)}
@@ -596,6 +610,23 @@ def flux_step(place: Place, how: str) -> Row:
     if not small:
         row.require(torch.equal(ours, stock), "the bits are not those of the unpatched model")
     return row
+
+
+def in_a_graph(place: Place, step: Callable[[], object]) -> float | str:
+    """Return the milliseconds of the step in a CUDA graph, which takes no time of the CPU for each kernel."""
+    if place.device.type == "cpu":
+        return 0.0
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            step()
+    except Exception as error:  # the model is not made for a graph
+        return reason(error)
+    return milliseconds(place, graph.replay)
+
+
+def reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
 
 
 CHECKS: dict[str, Callable[[Ranks], Iterator[Row]]] = {

@@ -109,12 +109,13 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     """Check a patched model under diffusers' context or tensor parallelism.
 
     The result must equal the result of the unpatched model under the same parallelism. It must be as accurate as on one
-    device, and call the same oxiwarp operators. Under context parallelism, diffusers' attention gathers keys and
-    values. `patch` therefore must not replace it, even with `attention=True`.
+    device, and call the same oxiwarp operators. Under context parallelism, diffusers' self-attention gathers keys and
+    values. `patch` therefore must not replace it, even with `attention=True`. Cross-attention gathers nothing, because
+    each rank has all tokens of the text.
     """
     # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as
     # Qwen-Image's for text. `patch` does not promise torch's bits for them, and this check compares bits.
-    recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
+    recipe = dict(cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 
     model, own = build(name, place), inputs(name, place)
@@ -123,7 +124,7 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     # The backend is set in a context. If it were set on the model, it would stay active for other models.
     with attention_backend("_native_flash" if how == "ring" else "native"):
         alone = model(**own)[0]
-        with oxiwarp.patched(model, **recipe | dict(attention=False)):
+        with oxiwarp.patched(model, **recipe):
             _, expected = run(model, own)
         if order == "patch first":
             oxiwarp.patch(model, **recipe)
@@ -134,16 +135,26 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
         assert kernels == expected and expected
         oxiwarp.unpatch(model)
         (stock,), none = run(model, own)
-    assert not none
+        assert not none
+        results = [ours]
+        if how != "tensor":
+            with oxiwarp.patched(model, **recipe, attention=True):
+                (with_attention,), kernels = run(model, own)
+            assert kernels.pop("attention", 0) <= sum(hasattr(module, "attn2") for module in model.modules())
+            assert kernels == expected
+            results.append(with_attention)
     if place.device.type == "cuda":
         assert torch.equal(ours, stock), differing(ours, stock)
-        error, own_error = ((result.double() - right).abs() for result in (ours, alone))
+    else:
+        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)
+    for result in results:
+        if place.device.type == "cpu":
+            torch.testing.assert_close(result, alone, rtol=1e-4, atol=1e-5)
+            continue
+        error, own_error = ((values.double() - right).abs() for values in (result, alone))
         assert error.mean() <= 1.25 * own_error.mean() and error.max() <= 2 * own_error.max(), (
             f"mean {error.mean()}, on one device {own_error.mean()}; worst {error.max()}, {own_error.max()}"
         )
-    else:
-        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(ours, alone, rtol=1e-4, atol=1e-5)
 
 
 def parallel_training(place: Place, name: str, how: str) -> None:
