@@ -8,9 +8,9 @@ The checks, in this order:
     tests        test_patch_distributed.py with NCCL
     devices      both GPUs in one process: several streams, a thread per GPU, a CUDA graph per GPU
     collectives  time and bandwidth of all-reduce, all-gather and all-to-all, eager and in a CUDA graph
-    language     transformers' tensor parallelism: bits, tokens, gradients, times
+    language     transformers' tensor parallelism: bits, tokens, errors, gradients, times
     fsdp         transformers' models under FSDP2, `fsdp_size=2`, which shards the last norm by itself
-    context      a patched Llama under torch's context_parallel
+    context      a patched Llama under torch's context_parallel: errors
     flux         FLUX.1 (4 double and 8 single blocks of the published width) under diffusers' tensor parallelism,
                  Ulysses and ring attention: unpatched, patched and compiled
 
@@ -49,6 +49,7 @@ from op_info import FORMS  # noqa: E402
 from public_calls import call_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import oxiwarp  # noqa: E402
 from oxiwarp import transformers_attention  # noqa: E402
@@ -308,6 +309,11 @@ def off(y: Tensor, right: Tensor) -> float:
     return ((y.double() - right.double()).norm() / right.double().norm()).item()
 
 
+def equal_share(x: Tensor, y: Tensor) -> float:
+    """Return the share of elements that have the same bits."""
+    return (x == y).count_nonzero().item() / x.numel()
+
+
 def whole(x: Tensor) -> Tensor:
     return x.full_tensor() if isinstance(x, DTensor) else x
 
@@ -319,7 +325,7 @@ LANGUAGE_MODELS = {
     "Gemma 3 4B": ("Gemma3TextConfig", 2560, 10240, 8, 4, 256),
     "Phi-3 mini": ("Phi3Config", 3072, 8192, 32, 32, 96),
 }
-LAYERS, VOCABULARY, PROMPT = 2, 32064, 8192
+LAYERS, VOCABULARY, PROMPT, CONTEXT = 2, 32064, 8192, 2048
 
 
 def checkpoint(name: str, folder: Path, small: bool) -> str:
@@ -378,7 +384,11 @@ def language(ranks: Ranks) -> Iterator[Row]:
 
 
 def tensor_parallel(place: Place, path: str) -> Row:
-    """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU."""
+    """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU.
+
+    RMSNorm rounds as transformers' class does, but sums in another order, so not all bits are equal. On one GPU this is
+    the same.
+    """
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
     prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
 
@@ -398,6 +408,10 @@ def tensor_parallel(place: Place, path: str) -> Row:
     oxiwarp.patch(alone, cpu_kernels=True)
     with torch.no_grad():
         (ours, *_), kernels = run(model, dict(input_ids=ids, use_cache=False, return_dict=False))
+        figures["equal values, 1 GPU"], figures["equal values, 2 GPUs"] = (
+            equal_share(alone(ids).logits, one),
+            equal_share(ours, stock),
+        )
         figures["patched, 1 GPU, ms"] = milliseconds(place, step(alone))
         figures["patched, 2 GPUs, ms"] = milliseconds(place, step(model))
         again = model.generate(ids[:, :16], max_new_tokens=8, do_sample=False)
@@ -407,7 +421,6 @@ def tensor_parallel(place: Place, path: str) -> Row:
     right = gradients(right_model, ids)
     with torch.no_grad():
         exact = right_model(ids).logits
-    figures["equal values"] = equal = (ours == stock).double().mean().item()
     figures["error, 1 GPU"], figures["error, 2 GPUs"] = off(one, exact), off(ours, exact)
     errors = {name: (off(found[name], right[name]), off(expected[name], right[name])) for name in right}
     figures["error of gradients"] = max(ours for ours, _ in errors.values())
@@ -417,8 +430,6 @@ def tensor_parallel(place: Place, path: str) -> Row:
     row.require(off(ours, exact) <= 1.25 * off(stock, exact) + 1e-6, "the error is larger than the unpatched model's")
     worse = {name: pair for name, pair in errors.items() if pair[0] > 1.25 * pair[1] + 1e-5}
     row.require(not worse, f"gradients, error and error of the unpatched model: {worse}")
-    if place.device.type == "cuda":
-        row.require(equal == 1, "the bits are not those of the unpatched model")
     return row
 
 
@@ -438,28 +449,32 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 
 
 def sharded(place: Place, path: str) -> Row:
-    """Compare a patched model with the unpatched model under the same FSDP2, and with one GPU, in bits."""
+    """Compare a model under FSDP2 with the same model on one GPU, unpatched and patched.
+
+    The results have the same bits. Both ranks have the same inputs, so the mean of their gradients is the gradient on one
+    GPU, except for the rounding of the sum.
+    """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
-    with torch.no_grad():
-        one, stock = alone(ids).logits, model(ids).logits
-    expected = gradients(model, ids)
-    report = oxiwarp.patch(model, cpu_kernels=True)
-    with torch.no_grad():
-        (ours, *_), kernels = run(model, dict(input_ids=ids, use_cache=False, return_dict=False))
-    found = gradients(model, ids)
-    equal = (ours == stock).double().mean().item()
-    row = Row(figures={"replaced modules": report.replaced, "kernels": sum(kernels.values()), "equal values": equal})
-    row.figures["gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-    row.require(bool(kernels), "no kernel of oxiwarp ran")
-    row.require(torch.equal(stock, one), "FSDP2 changes the unpatched model's bits")
-    if place.device.type == "cuda":
-        row.require(equal == 1, "the bits are not those of the unpatched model")
-    else:
-        row.require(torch.allclose(ours, stock, rtol=1e-4, atol=1e-5), "the patched model's values differ")
-    row.require(
-        row.figures["gradients differ by"] < (3e-2 if place.dtype == torch.bfloat16 else 1e-5), "gradients differ"
-    )
+    arguments = dict(input_ids=ids, use_cache=False, return_dict=False)
+    row = Row()
+    with sdpa_kernel(SDPBackend.MATH):  # the gradients of faster kernels differ between two runs
+        for state in ("unpatched", "patched"):
+            if state == "patched":
+                report, _ = oxiwarp.patch(model, cpu_kernels=True), oxiwarp.patch(alone, cpu_kernels=True)
+            with torch.no_grad():
+                (one, *_), expected_kernels = run(alone, arguments)
+                (both, *_), kernels = run(model, arguments)
+            expected, found = gradients(alone, ids), gradients(model, ids)
+            row.figures[f"{state}: equal values"] = equal_share(both, one)
+            row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
+            # On the CPU, safetensors may load a weight at an address that the kernel cannot read as vectors.
+            near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
+            row.require(near, f"{state}: the bits are not those of one GPU")
+    row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
+    row.require(kernels == expected_kernels and bool(kernels), f"kernels {kernels} instead of {expected_kernels}")
+    differences = [float(row.figures[f"{state}: gradients differ by"]) for state in ("unpatched", "patched")]
+    row.require(differences[1] <= differences[0] + 1e-6, "gradients differ")
     return row
 
 
@@ -473,18 +488,19 @@ def context(ranks: Ranks) -> Iterator[Row]:
 
 
 def in_context(place: Place, model: Any, rotation: str) -> Tensor:
-    """Run the model on this rank's part of the tokens, under torch's context parallelism."""
+    """Run the model under torch's context parallelism. Return the logits of all tokens."""
     from accelerate.big_modeling import _attach_context_parallel_hooks
     from torch.distributed.tensor.experimental import context_parallel
-    from torch.distributed.tensor.experimental._attention import set_rotate_method
+    from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
 
-    ids = tokens(model, place, 2048 if place.device.type == "cuda" else 16)
+    ids = tokens(model, place, CONTEXT if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
     _attach_context_parallel_hooks(model)  # as accelerate does: a causal mask is not passed as a tensor
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):
-        return model(inputs_embeds=embedded, position_ids=positions, use_cache=False).logits
+        logits = model(inputs_embeds=embedded, position_ids=positions, use_cache=False).logits
+        return context_parallel_unshard(place.mesh(), [logits], [1])[0]
 
 
 def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
@@ -503,16 +519,20 @@ def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
 
 
 def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
-    """With torch's attention, the patched model has the bits of the unpatched model."""
+    """With torch's attention, the patched model is as accurate as the unpatched model."""
     model, row = load(path, place), Row()
     stock = in_context(place, model, rotation)
     oxiwarp.patch(model)
     with Operators() as operators:
         ours = in_context(place, model, rotation)
-    row.figures["kernels"] = operators.calls.total()
+    del model
+    model = load(path, place, torch.float32)
+    with torch.no_grad():
+        exact = model(tokens(model, place, CONTEXT), use_cache=False).logits
+    figures = {"error, unpatched": off(stock, exact), "error, patched": off(ours, exact)}
+    row.figures |= {"kernels": operators.calls.total()} | figures | {"equal values": equal_share(ours, stock)}
     row.require(operators.calls.total() > 0, "no kernel of oxiwarp ran")
-    row.require(torch.equal(ours, stock), f"{(ours != stock).double().mean():.4%} of the values differ")
-    row.figures["result"] = f"{(ours == stock).double().mean():.2%} of the values are equal"
+    row.require(figures["error, patched"] <= 1.25 * figures["error, unpatched"], "the patched model is less accurate")
     return row
 
 
@@ -602,7 +622,7 @@ def flux_step(place: Place, how: str) -> Row:
             except Exception as error:  # a fault of torch or diffusers, not of oxiwarp
                 figures["compiled, ms"] = reason(error)
     figures["kernels"] = sum(kernels.values())
-    figures["equal values"] = (ours == stock).double().mean().item()
+    figures["equal values"] = equal_share(ours, stock)
     figures |= {"error, one GPU": off(alone, right), "error, unpatched": off(stock, right)}
     figures["error, patched"] = off(ours, right)
     row.require(bool(kernels), "no kernel of oxiwarp ran")
