@@ -14,7 +14,7 @@ ptx=target/ptx/oxiwarp-kernels-gpu
 [ -d "$ptx" ] || { echo "bundle: there is no $ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
-mkdir -p "$bundle"/{wheels,tests,benches}
+mkdir -p "$bundle"/{wheels,tests,benches,scripts}
 unpacked=$(mktemp -d) && trap 'rm -rf "$unpacked"' EXIT
 mkdir "$unpacked"/{bin,ptx}
 cp "${wheel[0]}" "$bundle/wheels"
@@ -58,6 +58,7 @@ with lzma.open(sys.argv[2], "wb", filters=how) as packed, tarfile.open(fileobj=p
 cp -r tests/python tests/shapes.json "$bundle/tests"
 cp -r benches/python "$bundle/benches"
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +
+cp scripts/multi_gpu.py "$bundle/scripts"
 cp scripts/run.sh "$bundle/run.sh"
 git describe --always --dirty --abbrev=40 --exclude='*' >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"
 

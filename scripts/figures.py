@@ -133,6 +133,43 @@ def h100() -> Iterator[str]:
     yield from table(head, (list(cells(name)) for name in names))
 
 
+@cache
+def two_gpus(check: str) -> dict[str, dict[str, Any]]:
+    """Load the figures of a check of `multi_gpu.py` by case."""
+    found = json.loads((LATEST / "nvidia-h100-x2" / "multi_gpu.json").read_text())
+    return {row["case"]: row["figures"] for row in found["checks"][check]}
+
+
+def flux_on_two_gpus() -> Iterator[str]:
+    """Yield the table of FLUX.1 on one and on two GPUs: milliseconds of a step, and the prediction."""
+    titles = {"one GPU": "one GPU", "tensor": "tensor parallelism", "ulysses": "Ulysses", "ring": "ring"}
+    columns = {
+        "unpatched, ms": "unpatched",
+        "patched, ms": "patched",
+        "compiled, ms": "compiled",
+        "unpatched, graph, ms": "unpatched, CUDA graph",
+        "patched, graph, ms": "patched, CUDA graph",
+        "predicted, ms": "predicted",
+    }
+    found = two_gpus("flux")
+    lines = ([title, *(number(found[case].get(key)) for key in columns)] for case, title in titles.items())
+    yield from table(["ms per step", *columns.values()], lines)
+
+
+def language_on_two_gpus() -> Iterator[str]:
+    """Yield the table of decoders under tensor parallelism: times and errors of one and two GPUs."""
+    times = [f"{state}, {gpus}" for gpus in ("1 GPU", "2 GPUs") for state in ("unpatched", "patched")]
+    errors = {"error, 1 GPU": "error of one GPU", "error, 2 GPUs": "error of two GPUs, patched"}
+
+    def cells(figures: dict[str, Any]) -> Iterator[str]:
+        yield from (number(figures[f"{name}, ms"]) for name in times)
+        yield number(figures["predicted, ms"])
+        yield from (f"{figures[name]:.4f}" for name in errors)
+
+    head = ["model", *(f"{name}, ms" for name in times), "patched, 2 GPUs, predicted, ms", *errors.values()]
+    yield from table(head, ([name, *cells(figures)] for name, figures in two_gpus("language").items()))
+
+
 def attention() -> Iterator[str]:
     """Yield the table of TFLOP/s of `oxiwarp.attention` and its baselines."""
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
@@ -205,6 +242,8 @@ PAGES = {
     "docs/performance.md": {
         "models": models,
         "models on an H100": h100,
+        "FLUX.1 on two GPUs": flux_on_two_gpus,
+        "decoders on two GPUs": language_on_two_gpus,
         "attention": attention,
         "goals": goals,
         "kernels": kernels,

@@ -424,7 +424,7 @@ def tensor_parallel(place: Place, path: str) -> Row:
     figures["error, 1 GPU"], figures["error, 2 GPUs"] = off(one, exact), off(ours, exact)
     errors = {name: (off(found[name], right[name]), off(expected[name], right[name])) for name in right}
     figures["error of gradients"] = max(ours for ours, _ in errors.values())
-    figures["unpatched"] = max(own for _, own in errors.values())
+    figures["error of gradients, unpatched"] = max(own for _, own in errors.values())
     row.require(bool(kernels), "no kernel of oxiwarp ran")
     row.require(torch.equal(generated, again), f"tokens {again.tolist()} instead of {generated.tolist()}")
     row.require(off(ours, exact) <= 1.25 * off(stock, exact) + 1e-6, "the error is larger than the unpatched model's")
@@ -451,8 +451,8 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 def sharded(place: Place, path: str) -> Row:
     """Compare a model under FSDP2 with the same model on one GPU, unpatched and patched.
 
-    The results have the same bits. Both ranks have the same inputs, so the mean of their gradients is the gradient on one
-    GPU, except for the rounding of the sum.
+    The results have the same bits. Both ranks have the same inputs, so the mean of their gradients is the gradient on
+    one GPU, except for the rounding of the sum.
     """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)

@@ -8,6 +8,7 @@
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh attention [options]         attention compared with torch's backends
 #   ./run.sh models [bench options]      whole models, unpatched, compiled and patched; --model flux
+#   ./run.sh multi-gpu [options]         checks and times of two GPUs with NCCL; --check flux
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each kernel test (default: sm_90::)
 #   ./run.sh tune [rms_norm …]           checks and times launch configurations; --seconds N (default: 110)
 #   ./run.sh demo [demo options]         a diffusers model, unpatched and patched
@@ -132,6 +133,10 @@ models)
     packages
     step models "$python" -m oxiwarp bench --out "$out/bench" "$@"
     ;;
+multi-gpu)
+    packages
+    step multi-gpu "$python" "$here/scripts/multi_gpu.py" --out "$out" "$@"
+    ;;
 sanitize)
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH" >&2; exit 1; }
     programs
@@ -146,7 +151,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -108,6 +108,7 @@ def test_sanitize(bundle, sanitizer):
         ("models", "-m oxiwarp bench --out {out}/bench --model flux"),
         ("attention", "{bundle}/benches/python/attention.py --out {out}/bench --model flux"),
         ("python", "-m pytest -p xdist.plugin {bundle}/tests/python --model flux"),
+        ("multi-gpu", "{bundle}/scripts/multi_gpu.py --out {out} --model flux"),
         ("demo", "-m oxiwarp demo --out {out}/demo.png --model flux"),
     ],
 )
