@@ -140,6 +140,19 @@ def two_gpus(check: str) -> dict[str, dict[str, Any]]:
     return {row["case"]: row["figures"] for row in found["checks"][check]}
 
 
+def collectives() -> Iterator[str]:
+    """Yield the table of the collectives of two GPUs: eager time, time in a CUDA graph, prediction and rate."""
+    columns = ("eager, µs", "graph, µs", "predicted, µs", "graph, GB/s sent")
+
+    def lines() -> Iterator[list[str]]:
+        for case, figures in two_gpus("collectives").items():
+            if case.endswith((" 8 KiB", " 4 MiB", " 32 MiB", "512 MiB")):
+                name, size = case.split(", ")
+                yield [f"`{name}`", size, *(number(figures[key]) for key in columns)]
+
+    yield from table(["collective", "bytes", *columns], lines())
+
+
 def flux_on_two_gpus() -> Iterator[str]:
     """Yield the table of FLUX.1 on one and on two GPUs: milliseconds of a step, and the prediction."""
     titles = {"one GPU": "one GPU", "tensor": "tensor parallelism", "ulysses": "Ulysses", "ring": "ring"}
@@ -242,6 +255,7 @@ PAGES = {
     "docs/performance.md": {
         "models": models,
         "models on an H100": h100,
+        "collectives of two GPUs": collectives,
         "FLUX.1 on two GPUs": flux_on_two_gpus,
         "decoders on two GPUs": language_on_two_gpus,
         "attention": attention,

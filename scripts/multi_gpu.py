@@ -145,8 +145,8 @@ def streams() -> dict[str, float]:
                 stream = used[at][turn % 3]
                 stream.wait_stream(torch.cuda.default_stream(at))
                 with torch.cuda.stream(stream), torch.cuda.device(at if turn < 3 else (at + 1) % WORLD):
-                    # With another current device, torch enqueues on that device's stream; the kernel must run on
-                    # the device of its tensors, and on the current stream of that device.
+                    # The current device may be the other GPU. A kernel runs on the GPU of its tensors, on the
+                    # current stream of this GPU.
                     call, x = calls[name]
                     y = call(x)
                     require(y.device == x.device, f"{name}: the result is on {y.device}")

@@ -12,7 +12,11 @@ GENERATED = re.compile(r"<!-- [^\n]*, made by scripts/\w+\.py -->.*?<!-- end -->
 HAS_FILE = re.compile(r"\]\([^)]*benches/results/[^)]+\)")
 LATER_THAN_TABLES = ("decisions.md", "cpu-executor.md")
 """Pages whose measurements are not from the last complete run. Each section of these pages links its results file."""
-HARDWARE = {"internals/attention.md": ("989 TFLOP/s",), "internals/launch-configuration.md": ("0.6 µs",)}
+HARDWARE = {
+    "internals/attention.md": ("989 TFLOP/s",),
+    "internals/launch-configuration.md": ("0.6 µs",),
+    "performance.md": ("20 µs", "360 GB/s"),
+}
 """Data sheets and assumptions, which are not measurements."""
 
 pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as in a bundle")
