@@ -9,14 +9,15 @@ limit=$((10 * 1024 * 1024))
 stable=${STABLE:-stable}
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-# The build script of `oxiwarp` leaves the compressed PTX in its OUT_DIR. The package contains a copy.
-out=$(cargo check --quiet -p oxiwarp --message-format=json |
+# The build script of `oxiwarp` leaves the compressed PTX in its OUT_DIR. The package contains a copy. The release build
+# compresses more.
+out=$(cargo check --quiet --release -p oxiwarp --message-format=json |
     sed -n '/"reason":"build-script-executed"/ { /oxiwarp@/ s/.*"out_dir":"\([^"]*\)".*/\1/p }' | tail -1)
 [ -f "$out/ptx.rs" ] || { echo "crates: the build script of oxiwarp left no PTX in '$out'" >&2; exit 1; }
 user=$(mktemp -d)
 target=$PWD/target/crates
 trap 'rm -rf host/ptx "$user"' EXIT
-rm -rf host/ptx && mkdir host/ptx && cp "$out"/ptx.rs "$out"/*.deflate host/ptx
+rm -rf host/ptx && mkdir host/ptx && cp "$out"/ptx.rs "$out"/*.lzma host/ptx
 
 cargo package --allow-dirty "${crates[@]/#/--package=}"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)

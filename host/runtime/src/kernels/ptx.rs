@@ -3,8 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::io::Read;
 use std::ops::Range;
 use std::sync::OnceLock;
+
+use lzma_rust2::LzmaReader;
 
 use super::overlap::Instructions;
 use crate::arch::Arch;
@@ -31,7 +34,7 @@ pub struct Unit {
 
 enum Code {
     Text(Cow<'static, str>),
-    /// Compressed with DEFLATE.
+    /// Compressed with LZMA.
     Packed(&'static [u8]),
 }
 
@@ -66,7 +69,8 @@ impl Unit {
         Self { name, head: "", code: Code::Text(text.into()), text: OnceLock::new() }
     }
 
-    /// Makes a unit of the first lines `head` and the rest of the text, compressed with DEFLATE.
+    /// Makes a unit of the first lines `head` and the rest of the text, compressed with LZMA: a
+    /// `.lzma` file with the length in its header.
     pub const fn packed(name: &'static str, head: &'static str, code: &'static [u8]) -> Self {
         Self { name, head, code: Code::Packed(code), text: OnceLock::new() }
     }
@@ -75,8 +79,11 @@ impl Unit {
         self.text.get_or_init(|| match &self.code {
             Code::Text(text) => Text::new(text.to_string()),
             Code::Packed(packed) => {
-                let code = miniz_oxide::inflate::decompress_to_vec(packed).expect("the build compressed it");
-                Text::new(self.head.to_string() + str::from_utf8(&code).expect("it was a string"))
+                let mut text = self.head.to_string();
+                let reader = LzmaReader::new_mem_limit(*packed, u32::MAX, None);
+                let read = reader.and_then(|mut reader| reader.read_to_string(&mut text));
+                read.expect("the build compressed a string");
+                Text::new(text)
             }
         })
     }
@@ -124,7 +131,10 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use cuda_std::launch::Overlap;
+    use lzma_rust2::{LzmaOptions, LzmaWriter};
 
     use super::*;
 
@@ -195,7 +205,10 @@ mod tests {
     #[test]
     fn a_text_is_unpacked_when_it_is_first_asked_for() {
         let (head, code) = (".version 8.0\n", ".visible .entry norm_gated_f32(\n)\n{\n\tret;\n}\n");
-        let packed = miniz_oxide::deflate::compress_to_vec(code.as_bytes(), 5).leak();
+        let options = LzmaOptions::with_preset(0);
+        let mut writer = LzmaWriter::new_use_header(vec![], &options, Some(code.len() as u64)).unwrap();
+        writer.write_all(code.as_bytes()).unwrap();
+        let packed = writer.finish().unwrap().leak();
         let unit = |name| Unit::packed(name, head, packed);
         let ptx = Ptx { arch: Arch::Sm90, units: ["norm", "norm_gated"].map(unit).into() };
         let unpacked = || ptx.units.iter().map(|unit| unit.text.get().is_some()).collect::<Vec<_>>();
