@@ -29,6 +29,7 @@ CRATES = {
     "cuda-std": "cuda-std/src/lib.rs",
     "kernels-gpu": "kernels-gpu/src/lib.rs",
     "cuda-builder": "cuda-builder/src/lib.rs",
+    "host/driver": "host/driver/src/lib.rs",
     "host/runtime": "host/runtime/src/lib.rs",
     "host": "host/src/lib.rs",
     "py-bindings": "py-bindings/src/lib.rs",

@@ -52,8 +52,9 @@
 /// # }
 /// ```
 ///
-/// One `entry!` may contain several declarations, separated by `;`. If the body depends on the element type,
-/// list several bodies:
+/// One `entry!` may contain several declarations, separated by `;`. A declaration may list several bodies,
+/// each for its own element types. In this example, `norm_in_8` has one body for f16 and bf16, and another
+/// one for f32:
 ///
 /// ```ignore
 /// entry! {
@@ -64,16 +65,21 @@
 /// ```
 /// These attributes may precede a declaration, in this order:
 ///
-/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap): how launches of the kernel overlap with
-///   neighbouring launches on a GPU. The default is `Both`. Only kernels that the host crate loads as a
-///   library overlap.
-/// - `@shared(|block| bytes)` is the dynamic shared memory of a launch in bytes, as an expression of the
-///   block size `block: [u32; 3]` and the kernel's arguments. Without it, the caller chooses the bytes. With
-///   it, the caller's choice has no effect.
-/// - `@only(sm_90a)` is for kernels with instructions that the CPU executor does not have. For other targets
-///   than this architecture, the body is not compiled.
+/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). It says whether a launch of the kernel may
+///   run at the same time as the previous and the next launch of its stream (programmatic dependent launch).
+///   The default is `Both`. On a GPU, the attribute has an effect only if `Kernels::of_library` of the crate
+///   `oxiwarp-runtime` loads the kernel. `Kernels::load` ignores it.
+/// - `@shared(|block| bytes)` computes the dynamic shared memory of a launch. `block` is the block size, of
+///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. A launch then
+///   ignores the `shared_bytes` of its launch shape. Without the attribute, a launch uses these
+///   `shared_bytes`.
+/// - `@only(sm_90a)` is for a kernel that needs instructions of this architecture which the CPU executor does
+///   not emulate. The macro compiles the body only to PTX, so the body is not part of the host program. A
+///   launch on the CPU executor returns an error. Compile the file that contains such a kernel only for this
+///   architecture, because PTX of other architectures does not have the instructions.
 ///
-/// Arguments are `Copy` and have the same layout on host and device: numbers, pointers and `repr(C)` structs.
+/// Every argument implements `Copy` and has the same memory layout on the host and on the GPU. Numbers,
+/// pointers and `repr(C)` structs of them satisfy this condition.
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {
@@ -87,7 +93,7 @@ macro_rules! entry {
         ),+];
         const NAMES: &[&str] = &[$(stringify!($op)),+];
 
-        /// Functions that launch the kernels of this file.
+        /// Functions that launch the kernels of this file. Each has the name and the arguments of its kernel.
         #[allow(unused_imports, private_interfaces)]
         pub mod launch {
             use super::*;
@@ -98,10 +104,11 @@ macro_rules! entry {
         #[doc = concat!("Launches the kernel `", stringify!($op), "`.")]
         ///
         /// # Errors
-        /// Returns the errors of `on`.
+        /// Returns the error of the launcher `on`, for example of a launch shape that the device rejects.
         ///
         /// # Safety
-        /// The safety conditions of the kernel hold until the launch is done.
+        /// The kernel's own safety conditions must hold until the GPU, or the CPU executor, has finished the
+        /// launch.
         pub unsafe fn $op<$T: $crate::launch::KernelElement, Site: $crate::launch::Launcher<$T>>(
             on: Site,
             $($arg: $ty),*

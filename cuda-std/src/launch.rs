@@ -10,23 +10,31 @@ use std::fmt::Write;
 
 use half::{bf16, f16};
 
-/// Which neighbouring launches of the same stream a launch may overlap with (programmatic dependent launch,
-/// from sm_90 on). The executor ignores this value and runs launches one after the other.
+/// Whether a launch may run at the same time as the previous and the next launch of the same stream. On GPUs
+/// from sm_90 on, this is programmatic dependent launch (PDL). The CPU executor and older GPUs ignore the
+/// value: launches of one stream run one after the other.
+///
+/// The host inserts the PTX instructions of PDL when it loads the kernel. After `griddepcontrol.wait`, all
+/// earlier launches of the stream have finished, and their results are visible.
+/// `griddepcontrol.launch_dependents` lets the next launch start before this one has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// The launch may start before the previous one ends, but the next launch starts only after this one
+    /// The launch may start before the previous launch ends. The next launch starts only after this launch
     /// ends.
     ///
-    /// The kernel does not execute `griddepcontrol.launch_dependents`. This variant is for kernels that take
-    /// longer with this instruction, because the GPU then starts their blocks more slowly.
+    /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. Choose this
+    /// variant for a kernel that a measurement shows to be slower with `Both`. The second instruction costs
+    /// time, because the GPU then starts fewer blocks per microsecond.
     Before,
-    /// The launch may start before the previous one ends, as with `Before`. The kernel lacks the compiler
-    /// barrier that keeps `ld.global.nc` loads after `griddepcontrol.wait`.
+    /// Like `Before`, for a kernel without `ld.global.nc`, the loads through the read-only cache.
     ///
-    /// This variant is for kernels that have no such loads. Their blocks are so short that the barrier costs
-    /// measurable time.
+    /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`, where the load would read data that the
+    /// previous launch has not written yet. The other variants therefore insert a barrier of the block and a
+    /// conditional `exit` after the wait, which prevent this move. `Plain` omits both. It is for kernels
+    /// whose blocks are so short that the barrier costs measurable time.
     Plain,
-    /// The launch may start before the previous one ends, and the next launch may start before this one ends.
+    /// The launch may start before the previous launch ends, and the next launch may start before this launch
+    /// ends. This is the default of [`entry!`](crate::entry!).
     Both,
 }
 
@@ -35,7 +43,7 @@ pub enum Overlap {
 pub struct Entry {
     /// The name without the element type, such as `rms_norm_block2`.
     pub name: &'static str,
-    /// The kernels. Those of one inner slice have the same body in the source code.
+    /// The kernels. Each inner slice has the kernels of one body of the declaration, one per element type.
     kernels: &'static [&'static [Kernel]],
     /// The kernels in the order of [`ElementType`], for a fast lookup at a launch.
     by_element: [Option<&'static Kernel>; ElementType::COUNT],
@@ -110,12 +118,13 @@ pub struct Kernel {
     /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
     /// does not have.
     pub run: Option<Run>,
-    /// A variable of the host crate that loads the kernel on a GPU.
+    /// A variable in which the crate that launches the kernel on a GPU can store a pointer.
     pub cache: &'static Cache,
 }
 
-/// A variable that belongs to a kernel, null at first. A host crate can keep a pointer there, for example to
-/// the function that it loaded for the kernel.
+/// A variable that belongs to one kernel and is null at first. The crate that launches kernels on a GPU can
+/// store a pointer to its loaded driver function there. The next launch then needs no search for the function
+/// by name.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
@@ -202,13 +211,15 @@ impl Kernel {
     }
 }
 
-/// The type that selects one of an entry's kernels: f32, f16, bf16, or [`AnyElement`].
+/// The element type of a launch, as a Rust type. f32, f16 and bf16 select the kernel at compile time.
+/// [`AnyElement`] leaves the selection to the launcher.
 pub trait KernelElement {
     /// The element type. `None` means that the launcher selects the kernel at run time.
     const ELEMENT: Option<ElementType>;
 }
 
-/// Stands for an element type that is known only at run time. A launcher for it selects the kernel.
+/// Takes the place of an element type that is known only at run time, for example the dtype of a tensor. A
+/// type that implements `Launcher<AnyElement>` knows this dtype, and selects the kernel by it.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyElement {}
 
@@ -227,21 +238,23 @@ impl KernelElement for AnyElement {
     const ELEMENT: Option<ElementType> = None;
 }
 
-/// A device with everything else that a launch needs, except the kernel and its arguments: grid, block and
-/// stream. `T` is the element type of the kernels that it can launch.
+/// Everything that a launch needs except the kernel and its arguments: a device, a stream, and the sizes of
+/// grid and block. It launches kernels of element type `T`: f32, f16, bf16, or [`AnyElement`] for a type that
+/// is known only at run time.
 pub trait Launcher<T> {
     /// The error of a launch.
     type Error;
 
-    /// Launches the kernel of `entry` for the element type `T`. The functions that
-    /// [`entry!`](crate::entry!) makes call this function.
+    /// Launches one of the kernels of `entry`: the kernel for `T` or, if `T` is [`AnyElement`], the kernel
+    /// that the launcher selects. The launch functions that [`entry!`](crate::entry!) makes call this
+    /// function.
     ///
     /// # Errors
-    /// The launcher documents its errors.
+    /// Returns the error of the device. Each type that implements the trait documents its errors.
     ///
     /// # Safety
-    /// `args` has a pointer to a value of each parameter's type. The safety conditions of the kernel hold
-    /// until the launch is done.
+    /// `args` must have one pointer per parameter of the kernel, in the same order. Each must point to a
+    /// value of the parameter's type. The kernel's own safety conditions must hold until the launch is done.
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Self::Error>;
 }
 

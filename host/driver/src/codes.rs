@@ -1,23 +1,46 @@
-//! The result codes that the crate `cust` can represent.
+//! Result codes of the driver: those that the enum of `cust` can represent, and the last error of a thread.
+use std::cell::Cell;
 use std::ffi::c_uint;
 
 use cust_raw::cudaError_enum;
 
+/// `CUresult` as an integer, because the driver may return a code that the Rust enum lacks.
+pub(crate) type CuResult = c_uint;
+pub(crate) const SUCCESS: CuResult = 0;
+pub(crate) const INVALID_VALUE: CuResult = 1;
+pub(crate) const NOT_INITIALIZED: CuResult = 3;
+pub(crate) const NO_DEVICE: CuResult = 100;
+pub(crate) const NOT_SUPPORTED: CuResult = 801;
+const UNKNOWN: CuResult = 999;
+
+thread_local! {
+    static LAST_ERROR: Cell<CuResult> = const { Cell::new(SUCCESS) };
+}
+
+/// Returns the code of the last error that a driver function returned in this thread, or 0 if there was none.
+///
+/// If `cust` reports `CudaError::UnknownError`, this is the driver's own code.
+pub fn last_error() -> u32 {
+    LAST_ERROR.get()
+}
+
+/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it, and
+/// `CUDA_ERROR_UNKNOWN` if not. Every driver function of this crate passes its errors through this function.
+pub(crate) extern "C" fn known_code(code: CuResult) -> CuResult {
+    LAST_ERROR.set(code);
+    if KNOWN.contains(&code) { code } else { UNKNOWN }
+}
+
 macro_rules! codes {
     ($($name:ident)*) => {
         /// The codes of `cudaError_enum`, the type of every driver function's result in `cust_raw`.
-        const KNOWN: &[c_uint] = &[$(cudaError_enum::$name as c_uint),*];
+        const KNOWN: &[CuResult] = &[$(cudaError_enum::$name as CuResult),*];
 
         /// Does not compile if a variant is missing in the list, for example after an update of `cust_raw`.
         const _: fn(cudaError_enum) = |code| match code {
             $(cudaError_enum::$name => {})*
         };
     };
-}
-
-/// Returns whether `cudaError_enum` has a variant with this code.
-pub(crate) fn is_known(code: c_uint) -> bool {
-    KNOWN.contains(&code)
 }
 
 codes! {

@@ -1,6 +1,6 @@
 //! Definitions of the CUDA driver functions. Each function calls the driver's own function, whose address it
 //! reads from a static variable, the function's slot. If the result is an error, it passes the code through
-//! [`known_code`](crate::known_code).
+//! [`known_code`].
 //!
 //! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
 //! that `host/runtime/src/cuda/raw.rs` declares. The assembler code leaves the argument registers in place
@@ -9,10 +9,20 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 
-use crate::{known_code, unloaded};
+use crate::codes::{CuResult, NOT_INITIALIZED, NOT_SUPPORTED, known_code};
 
 /// A function's name, and its slot.
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
+
+/// Target of every slot before the library is open.
+extern "C" fn unloaded() -> CuResult {
+    NOT_INITIALIZED
+}
+
+/// Target of a slot if the opened library lacks the function.
+pub(crate) extern "C" fn unsupported() -> CuResult {
+    NOT_SUPPORTED
+}
 
 /// Assembler directive that makes a symbol invisible to the other libraries of the process. For example,
 /// torch still calls the `cuInit` of `libcuda.so.1`, not the `cuInit` of this crate.

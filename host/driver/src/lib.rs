@@ -24,27 +24,15 @@ mod codes;
 mod entry_points;
 
 use std::arch::naked_asm;
-use std::cell::Cell;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use entry_points::{SLOTS, hidden};
+pub use codes::last_error;
+use codes::{CuResult, INVALID_VALUE, NO_DEVICE, SUCCESS, known_code};
+use entry_points::{SLOTS, hidden, unsupported};
 use libloading::Library;
-
-/// `CUresult` as an integer, because the driver may return a code that the Rust enum lacks.
-type CuResult = c_uint;
-const SUCCESS: CuResult = 0;
-const INVALID_VALUE: CuResult = 1;
-const NOT_INITIALIZED: CuResult = 3;
-const NO_DEVICE: CuResult = 100;
-const NOT_SUPPORTED: CuResult = 801;
-const UNKNOWN: CuResult = 999;
-
-thread_local! {
-    static LAST_ERROR: Cell<CuResult> = const { Cell::new(SUCCESS) };
-}
 
 /// Assembler template of a jump to a function of this crate.
 #[cfg(target_arch = "x86_64")]
@@ -91,20 +79,6 @@ pub fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the code of the last error that a driver function returned in this thread, or 0 if there was none.
-///
-/// If `cust` reports `CudaError::UnknownError`, this is the driver's own code.
-pub fn last_error() -> u32 {
-    LAST_ERROR.get()
-}
-
-/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it, and
-/// `CUDA_ERROR_UNKNOWN` if not. Every driver function of this crate passes its errors through this function.
-extern "C" fn known_code(code: CuResult) -> CuResult {
-    LAST_ERROR.set(code);
-    if codes::is_known(code) { code } else { UNKNOWN }
-}
-
 fn driver() -> Result<&'static Driver, &'static str> {
     static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
     DRIVER.get_or_init(open).as_ref().map_err(String::as_str)
@@ -134,16 +108,6 @@ fn open() -> Result<Driver, String> {
     // SAFETY: `ErrorString` is the signature that the driver API documents for `cuGetErrorString`.
     let error_string = unsafe { std::mem::transmute::<*mut c_void, ErrorString>(error_string) };
     Ok(Driver { init, error_string, _library: library })
-}
-
-/// Target of every slot before the library is open.
-extern "C" fn unloaded() -> CuResult {
-    NOT_INITIALIZED
-}
-
-/// Target of a slot if the opened library lacks the function.
-extern "C" fn unsupported() -> CuResult {
-    NOT_SUPPORTED
 }
 
 /// The symbol `cuInit` that `cust` calls. It jumps to [`init`].

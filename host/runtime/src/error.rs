@@ -8,8 +8,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
 /// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op of
-/// several kernels may have launched its first kernel. The ops of several kernels are the gradients of norms
-/// and attention, and `attention_decode`.
+/// several kernels may have launched its first kernel: the kernels of [`Kernels::of_library`] are loaded one
+/// by one, each at its first launch. The ops of several kernels are the gradients of norms and attention, and
+/// `attention_decode`.
+///
+/// [`Kernels::of_library`]: crate::Kernels::of_library
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -156,12 +159,14 @@ pub enum Error {
         /// The driver's own words for it.
         text: String,
     },
-    /// PTX that the driver cannot load.
+    /// PTX that the driver rejects. [`Kernels::load`](crate::Kernels::load) returns this error itself. For
+    /// kernels of [`Kernels::of_library`](crate::Kernels::of_library), the first launch of the kernel returns
+    /// it.
     #[error("{device} does not load {kernel} ({arch}): {text}\n{log}")]
     Load {
         /// The GPU's name.
         device: String,
-        /// The kernel.
+        /// The kernel, or "PTX" if [`Kernels::load`](crate::Kernels::load) loads all kernels at once.
         kernel: String,
         /// The architecture of the PTX.
         arch: &'static str,
@@ -178,7 +183,9 @@ pub enum Error {
         /// The bytes asked for.
         bytes: usize,
     },
-    /// A kernel by a name that no kernel has.
+    /// No kernel has this name, or the PTX that the device uses lacks the kernel. A launch returns this
+    /// error. [`Kernels::load`](crate::Kernels::load) also returns it for a kernel without `@only` that the
+    /// PTX lacks.
     #[error("there is no kernel {kernel}{}", similar.as_ref().map_or(String::new(), |name| format!(". Did you mean {name}?")))]
     NoKernel {
         /// The name.

@@ -2,8 +2,10 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// A CUDA stream, borrowed from its owner, for example an [`OwnedStream`](crate::OwnedStream). The CPU
-/// executor has a single stream. A launch on the CPU executor is done when the call returns.
+/// A CUDA stream, borrowed from its owner, for example an [`OwnedStream`](crate::OwnedStream).
+///
+/// The CPU executor ignores the stream of a launch: it finishes each launch before the call returns. Pass
+/// [`Stream::default`] to launches on the CPU executor.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a>(*mut c_void, PhantomData<&'a ()>);
 
@@ -14,7 +16,7 @@ unsafe impl Send for Stream<'_> {}
 unsafe impl Sync for Stream<'_> {}
 
 impl Default for Stream<'_> {
-    /// Returns the legacy default stream.
+    /// Returns the legacy default stream of a GPU. On the CPU executor, it stands for "no stream".
     fn default() -> Self {
         Self(std::ptr::null_mut(), PhantomData)
     }

@@ -1,7 +1,10 @@
-//! Driver functions that the crate `cust` lacks. Each has the reason.
+//! Declarations of the CUDA driver functions that this crate calls itself, because the crate `cust` does not
+//! offer what it needs. The comment before a function says what `cust` lacks.
 //!
-//! The result of a function is an integer. The crate `driver` defines the functions: it returns
-//! `CUDA_ERROR_UNKNOWN` for a code that the enum of `cust` lacks, and keeps the driver's code.
+//! Each function returns the driver's `CUresult` as an integer. The crate `driver` (`host/driver`) defines
+//! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum, so a code
+//! that this enum lacks would be undefined behaviour. The crate `driver` therefore returns
+//! `CUDA_ERROR_UNKNOWN` instead of such a code. `driver::last_error` returns the original code.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cust::error::CudaError;
@@ -119,7 +122,9 @@ fn text(code: c_uint) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Returns the driver's own code for an error that `cust` or a function of this file returned.
+/// Returns the code that the driver returned for the failed call. `code` is the result as `cust` or a
+/// function of this file returned it. If it is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced the
+/// driver's code, so ask `driver::last_error`.
 fn own_code(code: c_uint) -> c_uint {
     if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
 }
@@ -129,7 +134,8 @@ pub fn text_of(error: CudaError) -> String {
     text(own_code(error as c_uint))
 }
 
-/// Returns the error of the driver function `call`. `code` is its result, as the crate `driver` returned it.
+/// Returns the error for the failed driver function `call`, with the driver's own code and description.
+/// `code` is the result of the call, as the crate `driver` returned it.
 fn error(call: &'static str, code: c_uint) -> Error {
     let code = own_code(code);
     Error::Driver { call, code, text: text(code) }
@@ -140,7 +146,8 @@ pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// Returns a function that converts an error of `cust` to an error that names the driver function `call`.
+/// Returns the argument of a `map_err` after a call of `cust`. It converts the error of `cust` to
+/// [`Error::Driver`], which contains `call`, the name of the driver function that failed.
 pub fn failed(call: &'static str) -> impl Fn(CudaError) -> Error {
     move |code| error(call, code as c_uint)
 }

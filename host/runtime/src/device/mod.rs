@@ -10,7 +10,7 @@ use crate::cuda::{self, Gpu, HeadsMap, OwnedStream};
 use crate::extensions::Extensions;
 use crate::{Error, Result};
 
-/// The memory that a pointer refers to.
+/// The kind of memory: host memory, or memory of the GPU with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Host,
@@ -52,8 +52,9 @@ impl Device {
         Gpu::open(index).map(|gpu| Kind::Cuda(gpu).into())
     }
 
-    /// Opens GPU number `index` for PTX of `arch` instead of the newest PTX. Tests use this function to run
-    /// old PTX on a new GPU.
+    /// Opens GPU number `index` like [`Device::cuda`], but limits it to PTX of `arch` and older. Tests use
+    /// this function to run old PTX on a new GPU. Each call opens the GPU again: kernels that another
+    /// [`Device`] has loaded are not reused.
     ///
     /// # Errors
     /// Returns an error if there is no driver or no such GPU, or if the GPU cannot run PTX of `arch`.
@@ -61,8 +62,9 @@ impl Device {
         Gpu::new(index, Some(arch)).map(|gpu| Kind::Cuda(Arc::new(gpu)).into())
     }
 
-    /// Returns the GPU to which a context of the crate `cust` belongs. The GPU has one primary context, so
-    /// the result uses the same context.
+    /// Returns the GPU to which a context of the crate `cust` belongs. A `Context` of `cust` is always the
+    /// primary context of its GPU. [`Device`] uses the primary context too, so memory and streams of `cust`
+    /// are valid in launches on the result.
     ///
     /// # Errors
     /// The same as [`Device::cuda`].
@@ -70,8 +72,9 @@ impl Device {
         Self::cuda(cuda::index_of(context)?)
     }
 
-    /// Returns the name of GPU number `index` and the architecture of the PTX that [`Device::cuda`] would
-    /// load on it. It does not create a context.
+    /// Returns the name of GPU number `index`, and the architecture whose PTX [`Device::cuda`] would choose.
+    /// Unlike [`Device::cuda`], this function does not create the GPU's primary context, which takes time and
+    /// GPU memory.
     ///
     /// # Errors
     /// The same as [`Device::cuda`].
@@ -97,8 +100,9 @@ impl Device {
         self.gpu().map_or("CPU executor", |gpu| &gpu.name)
     }
 
-    /// Returns the newest architecture whose PTX the device loads, or `None` for the CPU executor. The value
-    /// is one of [`Arch::PORTABLE`].
+    /// Returns the newest portable architecture whose PTX the device loads, or `None` for the CPU executor.
+    /// The value is one of [`Arch::PORTABLE`]: on a Hopper GPU, it is `sm_90`, although the GPU also loads
+    /// PTX for `sm_90a`.
     pub fn arch(&self) -> Option<Arch> {
         self.gpu().map(|gpu| gpu.arch)
     }
@@ -114,17 +118,20 @@ impl Device {
         self.gpu().map(|gpu| gpu.multiprocessors)
     }
 
-    /// Returns the maximum bytes of shared memory per block.
+    /// Returns the maximum bytes of shared memory per block. On a GPU, this is the maximum with opt-in, which
+    /// is larger than [`DEFAULT_SMEM_BYTES`](crate::DEFAULT_SMEM_BYTES). A launch opts in if it needs more
+    /// than the default.
     pub fn max_shared_bytes(&self) -> u32 {
         self.gpu().map_or(cpu::MAX_SHARED_BYTES, |gpu| gpu.max_shared_bytes)
     }
 
-    /// Returns the bytes of L2 cache. The CPU executor reports a small size.
+    /// Returns the bytes of L2 cache. The CPU executor has no L2 cache, and reports 4 KiB. Tests with small
+    /// inputs can therefore run the code for inputs that are larger than L2.
     pub fn l2_bytes(&self) -> u64 {
         self.gpu().map_or(cpu::L2_BYTES, |gpu| gpu.l2_bytes.into())
     }
 
-    /// Returns the memory that the device's kernels can access.
+    /// Returns the memory that the device's kernels access.
     pub(crate) fn location(&self) -> Location {
         self.gpu().map_or(Location::Host, |gpu| Location::Cuda(gpu.index))
     }
@@ -136,8 +143,10 @@ impl Device {
         }
     }
 
-    /// Returns the same device with a value that [`Device::tag`] returns. A library can pass its own settings
-    /// to its functions in this way.
+    /// Returns a handle of the same device that carries the value `tag`. `self` does not change.
+    ///
+    /// A library whose functions take a `&Device` can pass its own settings to these functions in the handle.
+    /// The functions read the settings with [`Device::tag`].
     #[must_use]
     pub fn with_tag<T: Any + Send + Sync>(&self, tag: T) -> Self {
         Self { kind: self.kind.clone(), tag: Some(Arc::new(tag)) }
@@ -181,28 +190,45 @@ impl Device {
     /// # Errors
     /// Returns a driver error. Also fails on the CPU executor, which has no tensor maps.
     pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
-        cuda::encode(self.expect_gpu("Device::tensor_map", "tensor maps")?, heads)
+        cuda::encode(self.expect_gpu("Device::tensor_map", "the CPU executor has no tensor maps")?, heads)
     }
 
-    /// Returns the GPU, or an error of the function `op` which says that the CPU executor has no `what`.
-    fn expect_gpu(&self, op: &'static str, what: &str) -> Result<&Arc<Gpu>> {
-        self.gpu().ok_or_else(|| Error::Unsupported { op, why: format!("the CPU executor has no {what}") })
+    /// Returns the GPU. On the CPU executor, returns an error of the function `op` with the reason `why`.
+    fn expect_gpu(&self, op: &'static str, why: &str) -> Result<&Arc<Gpu>> {
+        self.gpu().ok_or_else(|| Error::Unsupported { op, why: why.into() })
     }
 }
 
 impl OwnedStream {
     /// Creates a stream on a GPU.
     ///
+    /// The CPU executor needs no streams: it finishes each launch before the call returns. Pass
+    /// [`Stream::default`](crate::Stream::default) to launches on it.
+    ///
     /// # Errors
-    /// Returns a driver error if the stream cannot be created. Also fails on the CPU executor, which has no
-    /// streams.
+    /// Returns a driver error if the stream cannot be created, and [`Error::Unsupported`] on the CPU
+    /// executor.
     pub fn new(device: &Device) -> Result<Self> {
-        Self::on(device.expect_gpu("OwnedStream::new", "streams")?)
+        const WHY: &str = "the CPU executor needs no streams, expected a GPU: launch with Stream::default()";
+        Self::on(device.expect_gpu("OwnedStream::new", WHY)?)
     }
 }
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Device({}, {})", self.name(), self.arch().map_or("executor", Arch::name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_executor_creates_no_stream_and_says_what_to_pass() {
+        let Err(error) = OwnedStream::new(&Device::cpu()) else { panic!("a stream without a GPU") };
+        let expected = "OwnedStream::new: the CPU executor needs no streams, expected a GPU: launch with \
+                        Stream::default()";
+        assert_eq!(error.to_string(), expected);
     }
 }

@@ -33,45 +33,51 @@ enum Loaded {
 
 /// A kernel on a GPU.
 struct GpuKernel {
-    /// The number of the [`OnGpu`] that loaded the kernel.
+    /// `OnGpu::number` of the [`OnGpu`] that loaded the kernel.
     owner: u64,
     function: Function,
 }
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that no other value has.
+    /// A number that identifies this value in the process. The cache of a [`Kernel`] has place for the
+    /// function of one GPU. The number tells whether the cached function belongs to this value.
     number: u64,
     gpu: Arc<Gpu>,
-    /// The architecture of the PTX.
+    /// The portable architecture whose PTX is used. [`Kernels::load`] may also choose a native one.
     arch: Arch,
-    /// The PTX from which kernels are loaded at their first launch.
+    /// The PTX from which a kernel is loaded at its first launch. It is empty after [`Kernels::load`], which
+    /// loads all kernels at once.
     ptx: Vec<&'static Ptx>,
-    /// Whether launches use programmatic dependent launch. Each kernel then contains an instruction that
-    /// waits for earlier launches.
+    /// Whether launches use programmatic dependent launch (PDL). If true, `griddepcontrol.wait` is inserted
+    /// into the PTX of each kernel when the kernel is loaded. The kernel may start early, and this
+    /// instruction waits until the earlier launches of the stream have finished.
     overlaps: bool,
-    /// The functions by the address of their [`Kernel`].
+    /// The loaded functions. The key is the address of the [`Kernel`], which is a static variable.
     functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
 
 impl Kernels {
-    /// Loads kernels on `device`.
+    /// Loads all kernels of `entries` on `device`, in this call.
     ///
     /// - `ptx` is the PTX that `cuda_builder` made from the crate, for one or more architectures.
     /// - `entries` is the table `KERNELS` that [`entry!`](cuda_std::entry!) makes. If a crate has several
     ///   tables, chain them.
     ///
     /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
-    /// The CPU executor calls the Rust functions of the entries instead. Launches do not overlap with each
-    /// other (no programmatic dependent launch), whatever the entries declare.
+    /// The CPU executor does not use `ptx`: it calls the Rust functions of the entries.
+    ///
+    /// The launches of these kernels never overlap: this function ignores `@overlap` of the entries. See
+    /// [`Kernels::of_library`] for programmatic dependent launch.
     ///
     /// # Errors
-    /// Returns an error in these cases:
+    /// On the CPU executor, this function returns no error. On a GPU, it returns an error in these cases:
     ///
-    /// - The GPU can run none of the architectures in `ptx`.
-    /// - The driver rejects the PTX. The error contains the driver's log.
-    /// - A kernel of `entries` is not in the PTX. Kernels with `@only` may be absent. Their launch then fails
-    ///   with [`Error::NoKernel`].
+    /// - [`Error::Capability`]: the GPU can run none of the architectures in `ptx`.
+    /// - [`Error::Load`]: the driver rejects the PTX. The error contains the log of the driver's compiler.
+    /// - [`Error::NoKernel`]: a kernel of `entries` is not in the PTX. Kernels with `@only` may be absent. If
+    ///   such a kernel is absent, its launch returns this error.
+    /// - [`Error::Unsupported`] if the PTX contains a NUL character, or [`Error::Driver`].
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -98,16 +104,25 @@ impl Kernels {
         let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
         let functions = RwLock::new(functions.into_iter().map(kernel).collect());
         let (gpu, number) = (gpu.clone(), owner);
+        // `ptx` is empty: a kernel that is not in `functions` is not in the PTX either, so its launch must
+        // not search the PTX again.
         let on_gpu = OnGpu { number, gpu, arch: *arch, ptx: vec![], overlaps: false, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
 
-    /// Prepares the kernels of a library. A GPU loads each kernel at its first launch, from the newest PTX
-    /// that it can run. Launches overlap as the kernels declare: see [`Overlap`](cuda_std::launch::Overlap).
-    /// `ptx` is ordered by architecture, oldest first.
+    /// Prepares the kernels of a library with many kernels. Each kernel is loaded at its first launch, so
+    /// that a program waits only for the kernels that it uses. [`Kernels::load`] loads all kernels at once.
+    ///
+    /// A GPU uses the newest PTX that it can run. `ptx` must be ordered by architecture, oldest first.
+    /// Launches overlap as the kernels declare (programmatic dependent launch): see
+    /// [`Overlap`](cuda_std::launch::Overlap).
     ///
     /// # Errors
-    /// Returns an error if the GPU can run none of the architectures in `ptx`.
+    /// On the CPU executor, this function returns no error. On a GPU, it returns [`Error::Capability`] if the
+    /// GPU can run none of the architectures in `ptx`.
+    ///
+    /// This function does not read the PTX. The first launch of a kernel returns the error if the driver
+    /// rejects the kernel's PTX ([`Error::Load`]) or if the PTX lacks the kernel ([`Error::NoKernel`]).
     pub fn of_library(
         device: &Device,
         ptx: &'static [Ptx],
@@ -132,7 +147,7 @@ impl Kernels {
         &self.device
     }
 
-    /// Returns the architecture of the loaded PTX, or `None` on the CPU executor.
+    /// Returns the architecture of the PTX from which the kernels are loaded, or `None` on the CPU executor.
     pub fn arch(&self) -> Option<Arch> {
         match &self.loaded {
             Loaded::Cuda(on_gpu) => Some(on_gpu.arch),
@@ -140,7 +155,9 @@ impl Kernels {
         }
     }
 
-    /// Returns whether kernels of PTX for `arch` can be launched.
+    /// Returns whether a launch can use the PTX for exactly this architecture. For example, [`Kernels::arch`]
+    /// of a library on a Hopper GPU is `sm_90`. If the library also has PTX for `sm_90a`, then
+    /// `has(Arch::Sm90a)` is true, and the kernels in this PTX can be launched.
     pub fn has(&self, arch: Arch) -> bool {
         match &self.loaded {
             Loaded::Cuda(on_gpu) => on_gpu.arch == arch || on_gpu.ptx.iter().any(|ptx| ptx.arch == arch),
@@ -148,8 +165,9 @@ impl Kernels {
         }
     }
 
-    /// Returns the place of a launch: these kernels with a stream and a launch shape. The functions that
-    /// [`entry!`](cuda_std::entry!) makes take it as their first argument.
+    /// Combines these kernels with a stream and a launch shape. The launch functions that
+    /// [`entry!`](cuda_std::entry!) makes take the result as their first argument. The CPU executor ignores
+    /// the stream.
     ///
     /// ```
     /// use cuda_std::prelude::*;
@@ -181,15 +199,15 @@ impl Kernels {
         Site { kernels: self, stream, shape }
     }
 
-    /// Returns the place of a launch, as [`Kernels::on`] does, for an element type that is known only at run
-    /// time. The launch fails with [`Error::NoKernel`] if the kernel has no variant for `dtype`.
+    /// Like [`Kernels::on`], for an element type that is known only at run time. The launch returns
+    /// [`Error::NoKernel`] if the kernel has no variant for `dtype`.
     pub fn on_dtype<'a>(&'a self, dtype: Dtype, stream: Stream<'a>, shape: Launch) -> DtypeSite<'a> {
         DtypeSite { site: self.on(stream, shape), dtype }
     }
 
     /// Launches the kernel `name`, for example `"l2_normalize_bf16"`, on `stream`. Make `args` with the macro
-    /// [`args!`](crate::args). A CUDA graph can capture the launch. On the CPU executor, the launch is done
-    /// when this function returns.
+    /// [`args!`](crate::args). A CUDA graph can capture the launch. The CPU executor ignores the stream, and
+    /// has finished the launch when this function returns.
     ///
     /// Prefer the functions that [`entry!`](cuda_std::entry!) makes: they check the arguments at compile
     /// time.
@@ -199,12 +217,17 @@ impl Kernels {
     /// and sizes. The kernel's own safety requirements must hold until the launch is done.
     ///
     /// # Errors
-    /// Returns an error in these cases:
+    /// Returns an error in these cases. Errors in the kernel itself, such as an access to an invalid address,
+    /// are different: a GPU reports them at a later call, for example [`Device::synchronize`].
     ///
-    /// - There is no kernel `name`. The message contains the name that is most similar.
-    /// - The number or the size of the arguments differs from the kernel's declaration.
-    /// - The device does not support the launch shape.
-    /// - The CPU executor detects an error in the kernel, for example a data race.
+    /// - [`Error::NoKernel`]: there is no kernel `name`, and the message suggests the most similar name. Or
+    ///   the PTX that the device uses lacks this kernel, which [`Kernels::load`] permits only for `@only`.
+    /// - [`Error::Arguments`]: the number or the size of the arguments differs from the kernel's declaration.
+    /// - [`Error::Load`]: this is the first launch of a kernel of [`Kernels::of_library`], and the driver
+    ///   rejects the kernel's PTX. Kernels of [`Kernels::load`] are already loaded.
+    /// - [`Error::Driver`]: the GPU does not support the launch shape, or another driver error.
+    /// - [`Error::Fault`]: the CPU executor does not support the launch shape or the kernel (`@only`), or it
+    ///   detects an error in the kernel, for example a data race.
     pub unsafe fn launch(&self, name: &str, shape: Launch, stream: Stream, args: &[Argument]) -> Result<()> {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;
@@ -213,15 +236,17 @@ impl Kernels {
         unsafe { self.launch_kernel(kernel, shape, stream, &args) }
     }
 
-    /// Launches `kernel`, which is one of these kernels. Libraries that select the element type at run time
-    /// use this function to implement a [`Launcher`].
+    /// Launches `kernel`, which must be a kernel of the entries that these kernels were loaded from. A
+    /// library can implement [`Launcher`] with this function, if it selects the kernel of an [`Entry`] by its
+    /// own rule.
     ///
     /// # Safety
-    /// `args` must have a pointer to a value of each parameter's type. The kernel's own safety requirements
-    /// must hold until the launch is done.
+    /// `args` must have one pointer per parameter of the kernel, in the same order. Each must point to a
+    /// value of the parameter's type. The kernel's own safety requirements must hold until the launch is
+    /// done.
     ///
     /// # Errors
-    /// The same as [`Kernels::launch`].
+    /// The same as [`Kernels::launch`], except [`Error::Arguments`]: this function does not check `args`.
     #[inline]
     pub unsafe fn launch_kernel(
         &self,
@@ -250,6 +275,9 @@ impl Kernels {
         }
     }
 
+    /// Returns the error for a kernel name that does not exist. It suggests the most similar name if at most
+    /// a third of the characters differ (rounded up). If the name exists, but the PTX
+    /// lacks its kernel, the error suggests nothing.
     fn no_kernel(&self, name: &str) -> Error {
         let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
         let nearest = self.by_name.keys().copied().min_by_key(|known| (distance(known), *known));
@@ -259,11 +287,12 @@ impl Kernels {
 }
 
 impl OnGpu {
-    /// Returns a kernel as a driver function. If the kernel has not been loaded, this function loads it as a
-    /// module that contains only this kernel. Returns `None` if the PTX does not have the kernel.
+    /// Returns the driver's function of a kernel, or `None` if the PTX does not have the kernel. If the
+    /// kernel is not loaded yet, this function loads a module that contains only this kernel.
     #[inline]
     fn function(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
-        // SAFETY: the pointer is null or comes from `leak`. Only this crate writes it.
+        // SAFETY: only `find` writes the pointer, so it is null or points to a value of `leak`, which lives
+        // until the process ends.
         let cached: Option<&'static GpuKernel> =
             unsafe { kernel.cache.load(Ordering::Acquire).cast::<GpuKernel>().as_ref() };
         match cached.filter(|cached| cached.owner == self.number) {
@@ -272,7 +301,8 @@ impl OnGpu {
         }
     }
 
-    /// Returns a kernel that is not in its cache, for example because the last launch was on another GPU.
+    /// Returns the driver's function of a kernel whose cache is empty, or contains the function of another
+    /// GPU because the last launch was there. Stores the function in the cache.
     #[cold]
     fn find(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
         let known =
@@ -286,13 +316,16 @@ impl OnGpu {
         Ok(Some(&found.function))
     }
 
+    /// Loads a kernel from the first PTX in `self.ptx` that has it. Returns `None` if none has it.
     fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static GpuKernel>> {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
-        // Load the kernel without the lock. The driver may compile for seconds, and launches of other kernels
-        // must not wait for this. If several threads load the same kernel, the first one stores its module.
-        // Each other thread unloads its own module after it has released the lock.
+        // Do not hold the lock of `functions` while the driver compiles. This may take seconds, and the first
+        // launches of other kernels need the lock. Two threads may therefore load the same kernel at once.
+        // The first thread that gets the lock stores its function. The other thread returns the stored
+        // function, and drops its own module at the end of this function, which unloads it. The variable
+        // `functions` is declared after `module`, so the lock is released before the module is dropped.
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -307,8 +340,10 @@ impl OnGpu {
     }
 }
 
-/// Returns the PTX of a library that a GPU uses: the newest that it can run, and before it the PTX that runs
-/// only on this compute capability, such as `sm_90a`. `limit` is the newest architecture to use.
+/// Returns the PTX of a library that a GPU uses. The first element is the newest portable PTX that the GPU
+/// can run, up to the architecture `limit`. If there is PTX of the same compute capability that runs only on
+/// such GPUs, it follows: after `sm_90`, this is `sm_90a`. The result is empty if the GPU can run no portable
+/// PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;
@@ -343,7 +378,8 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where and how to launch a kernel: loaded kernels, a stream and a launch shape. [`Kernels::on`] returns it.
+/// Loaded kernels, a stream and a launch shape: the first argument of a launch function. [`Kernels::on`]
+/// returns it.
 #[derive(Clone, Copy)]
 pub struct Site<'a> {
     kernels: &'a Kernels,
@@ -369,7 +405,7 @@ macro_rules! launches {
 }
 launches!(f32, f16, bf16);
 
-/// The place of a launch, from [`Kernels::on_dtype`].
+/// A [`Site`] with a dtype that is known only at run time. [`Kernels::on_dtype`] returns it.
 #[derive(Clone, Copy)]
 pub struct DtypeSite<'a> {
     site: Site<'a>,

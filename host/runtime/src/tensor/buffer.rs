@@ -3,7 +3,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::view::contiguous;
+use super::contiguous::contiguous;
 use crate::cuda::memory::{Memory, pointer};
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 

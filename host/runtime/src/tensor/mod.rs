@@ -1,3 +1,4 @@
 //! Tensors: borrowed views, and buffers for programs without a tensor library.
 pub(crate) mod buffer;
+mod contiguous;
 pub(crate) mod view;

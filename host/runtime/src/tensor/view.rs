@@ -3,8 +3,6 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-use cust::memory::{DeviceCopy, DeviceSlice};
-
 use crate::device::Location;
 use crate::{Device, Dtype, Error, Result, Scalar};
 
@@ -19,14 +17,15 @@ pub struct View<'a> {
     rank: usize,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
-    /// The location of the memory if it belongs to a [`Buffer`](crate::Buffer). `None` for memory of another
-    /// library, because only the caller has this information.
-    location: Option<Location>,
+    /// The location of the memory if this crate knows it: for a [`Buffer`](crate::Buffer), for a slice, and
+    /// after [`View::on`]. `None` for other memory of another library. No function asks the driver for it.
+    pub(super) location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
 
 impl<'a> View<'a> {
-    /// Makes a view of memory that other code owns.
+    /// Makes a view of memory that other code owns. The view does not know the device of the memory. If the
+    /// caller does, [`View::on`] adds it.
     ///
     /// # Safety
     /// `ptr` must point to memory of the device that the view is used on. Every element that shape and
@@ -62,27 +61,6 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
-    /// contiguous and starts at the first element of `memory`.
-    ///
-    /// `cust` has no element types for f16 and bf16 of the crate `half` 2. Use `u16` and pass the dtype.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
-    pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
-        let strides = contiguous(shape);
-        // SAFETY: the view borrows the memory, and `comparison below checks that all elements are in it.
-        let view = unsafe { Self::from_raw(ptr, dtype, shape, &strides) }?;
-        let elements = shape.iter().product::<i64>() as u64;
-        let bytes = memory.len() as u64 * size_of::<T>() as u64;
-        if elements.checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
-            let expected = format!("a tensor of at most {bytes} bytes");
-            return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
-        }
-        Ok(view)
-    }
-
     /// The address of the first element.
     pub fn ptr(&self) -> *const c_void {
         self.ptr
@@ -109,12 +87,50 @@ impl<'a> View<'a> {
         &self.strides[..self.rank]
     }
 
+    /// Returns whether the elements are in row-major order without gaps, as `torch.Tensor.is_contiguous`
+    /// does. The stride of a dimension of size 1 does not matter. A tensor without elements is contiguous.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        let mut dims = self.shape().iter().zip(self.strides()).rev();
+        let dense = dims.all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected *= size;
+            fits
+        });
+        dense || self.shape().contains(&0)
+    }
+
     /// Returns the same view with a known memory location.
     pub(crate) fn placed(self, location: Location) -> Self {
         Self { location: Some(location), ..self }
     }
-    /// Returns an error if the memory of the view is on another device than `device`. If the location is
-    /// unknown, this function returns no error. The error names `op` and `arg`.
+    /// Returns the same view, which now knows that its memory is on `device`. [`View::expect_on`] then returns
+    /// an error for every other device. Without this information, it accepts every device. This function does
+    /// not call the driver: the caller knows the device, for example from a tensor of another library.
+    ///
+    /// ```
+    /// use oxiwarp_runtime::{Device, Dtype, View};
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let values = [1.0_f32, 2.0, 3.0];
+    /// // SAFETY: the pointer is valid for three elements, and `values` lives longer than the view.
+    /// let view = unsafe { View::from_raw_contiguous(values.as_ptr().cast(), Dtype::F32, &[3])? };
+    /// let view = view.on(&Device::cpu())?;
+    /// if let Ok(gpu) = Device::cuda(0) {
+    ///     assert!(view.expect_on("my_op", "x", &gpu).is_err());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the view already knows that its memory is on another device.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        self.expect_on("View::on", "self", device)?;
+        Ok(self.placed(device.location()))
+    }
+    /// Returns an error if the memory of the view is on another device than `device`. If the view does not
+    /// know its device, this function returns no error. The error names `op` and `arg`.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -184,7 +200,7 @@ impl<'a> View<'a> {
 
 /// A tensor to write.
 #[derive(Debug)]
-pub struct ViewMut<'a>(View<'a>);
+pub struct ViewMut<'a>(pub(super) View<'a>);
 
 impl<'a> ViewMut<'a> {
     /// Makes a writable view of memory that other code owns.
@@ -201,18 +217,6 @@ impl<'a> ViewMut<'a> {
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 
-    /// Makes a writable view of device memory of the crate `cust`: see [`View::of_cust`].
-    ///
-    /// # Errors
-    /// Same as [`View::of_cust`].
-    pub fn of_cust<T: DeviceCopy>(
-        memory: &'a mut DeviceSlice<T>,
-        dtype: Dtype,
-        shape: &[i64],
-    ) -> Result<Self> {
-        View::of_cust(memory, dtype, shape).map(Self)
-    }
-
     /// Returns the address of the first element as a typed pointer.
     ///
     /// # Errors
@@ -226,17 +230,56 @@ impl<'a> ViewMut<'a> {
         Self(self.0.placed(location))
     }
 
+    /// Returns the same view, which now knows that its memory is on `device`: see [`View::on`].
+    ///
+    /// # Errors
+    /// Same as [`View::on`].
+    pub fn on(self, device: &Device) -> Result<Self> {
+        self.0.on(device).map(Self)
+    }
+
     /// Returns a read-only view of the same tensor, for example to read its shape and strides.
     pub fn as_view(&self) -> &View<'a> {
         &self.0
     }
 }
 
-/// Returns the strides of a contiguous tensor.
-pub(crate) fn contiguous(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
-    for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = i64::saturating_mul(strides[dim], shape[dim].max(1));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(shape: &[i64], strides: &[i64]) -> View<'static> {
+        // SAFETY: the tests do not read the memory.
+        unsafe { View::from_raw(std::ptr::null(), Dtype::F32, shape, strides) }.unwrap()
     }
-    strides
+
+    #[test]
+    fn contiguous_views_have_row_major_strides() {
+        let contiguous = |shape, strides| view(shape, strides).is_contiguous();
+        assert!(contiguous(&[], &[]));
+        assert!(contiguous(&[2, 3, 4], &[12, 4, 1]));
+        assert!(!contiguous(&[2, 3, 4], &[24, 4, 1]), "gaps between matrices");
+        assert!(!contiguous(&[2, 3], &[1, 2]), "column-major");
+        assert!(!contiguous(&[4], &[2]), "every second element");
+        assert!(!contiguous(&[4], &[0]), "one element, broadcast");
+        assert!(contiguous(&[2, 1, 3], &[3, 99, 1]), "the stride of one element does not matter");
+        assert!(contiguous(&[3, 0], &[7, 9]), "no elements");
+        assert!(contiguous(&[0, 3], &[1, 1]), "no elements");
+    }
+
+    #[test]
+    fn a_view_knows_its_device_after_it_was_told() {
+        let cpu = Device::cpu();
+        let unknown = view(&[1], &[1]);
+        assert!(unknown.location.is_none());
+        assert_eq!(unknown.on(&cpu).unwrap().location, Some(Location::Host));
+        assert_eq!(ViewMut(unknown).on(&cpu).unwrap().as_view().location, Some(Location::Host));
+        assert!(unknown.expect_on("f", "x", &cpu).is_ok());
+        let on_gpu = unknown.placed(Location::Cuda(1));
+        let says = |done: Result<()>| done.unwrap_err().to_string();
+        assert_eq!(says(on_gpu.expect_on("f", "x", &cpu)), "f: x is on another device than CPU executor");
+        let expected = "View::on: self is on another device than CPU executor";
+        assert_eq!(says(on_gpu.on(&cpu).map(drop)), expected);
+        assert_eq!(says(ViewMut(on_gpu).on(&cpu).map(drop)), expected);
+    }
 }

@@ -1,0 +1,271 @@
+//! Constructors of contiguous views: of a pointer, of a slice, and of device memory of the crate `cust`.
+//! Contiguous means row-major order without gaps, as in torch.
+use std::ffi::c_void;
+
+use cust::memory::{DeviceCopy, DeviceSlice};
+
+use super::view::{View, ViewMut};
+use crate::device::Location;
+use crate::{Dtype, Error, Result, Scalar};
+
+impl<'a> View<'a> {
+    /// Makes a view of a contiguous tensor in memory that other code owns. The strides follow from `shape`.
+    /// The view does not know the device of the memory. If the caller does, [`View::on`] adds it.
+    ///
+    /// ```
+    /// use oxiwarp_runtime::{Dtype, View};
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let values = [1.0_f32; 6];
+    /// // SAFETY: the memory has 2 x 3 elements of type f32, and `values` lives longer than the view.
+    /// let view = unsafe { View::from_raw_contiguous(values.as_ptr().cast(), Dtype::F32, &[2, 3])? };
+    /// assert_eq!(view.strides(), [3, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// Same as [`View::from_raw`].
+    ///
+    /// # Errors
+    /// Same as [`View::from_raw`].
+    pub unsafe fn from_raw_contiguous(ptr: *const c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
+        // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`.
+        unsafe { Self::from_raw(ptr, dtype, shape, &contiguous(shape)) }
+    }
+
+    /// Makes a view of the elements of a slice, as a contiguous tensor of `shape`. The view is for the CPU
+    /// executor: its memory is host memory, so [`View::expect_on`] returns an error for a GPU.
+    /// [`Device::upload`](crate::Device::upload) copies a slice to a GPU.
+    ///
+    /// ```
+    /// use oxiwarp_runtime::{Dtype, View};
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let values = [half::bf16::ONE; 6];
+    /// let view = View::of_slice(&values, &[2, 3])?;
+    /// assert_eq!((view.dtype(), view.strides()), (Dtype::Bf16, &[3, 1][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The view borrows the slice, so the following code does not compile:
+    ///
+    /// ```compile_fail,E0597
+    /// # use oxiwarp_runtime::View;
+    /// let view = {
+    ///     let values = vec![1.0_f32; 6];
+    ///     View::of_slice(&values, &[6])?
+    /// };
+    /// let copy = view;
+    /// # Ok::<(), oxiwarp_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the slice has more or fewer elements than a tensor of `shape`, and in the cases of
+    /// [`View::from_raw`].
+    pub fn of_slice<T: Scalar>(elements: &'a [T], shape: &[i64]) -> Result<Self> {
+        // SAFETY: the pointer and the length are those of the slice, which the view borrows.
+        unsafe { of_elements(elements.as_ptr(), elements.len(), shape) }
+    }
+
+    /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
+    /// contiguous and starts at the first element of `memory`. The view does not know which GPU has the
+    /// memory. If the caller does, [`View::on`] adds it.
+    ///
+    /// `cust` has no element types for f16 and bf16 of the crate `half` 2. Use `u16` and pass the dtype.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
+    pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
+        let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
+        // SAFETY: the view borrows the memory, and the comparison below checks that all elements are in it.
+        let view = unsafe { Self::from_raw_contiguous(ptr, dtype, shape) }?;
+        let bytes = memory.len() as u64 * size_of::<T>() as u64;
+        if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
+            return Err(bad_shape(shape, format!("a tensor of at most {bytes} bytes")));
+        }
+        Ok(view)
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// Makes a writable view of a contiguous tensor in memory that other code owns: see
+    /// [`View::from_raw_contiguous`].
+    ///
+    /// # Safety
+    /// Same as [`ViewMut::from_raw`].
+    ///
+    /// # Errors
+    /// Same as [`View::from_raw`].
+    pub unsafe fn from_raw_contiguous(ptr: *mut c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
+        // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`,
+        // writable, and not accessed by other code.
+        unsafe { View::from_raw_contiguous(ptr, dtype, shape) }.map(Self)
+    }
+
+    /// Makes a writable view of the elements of a slice, as a contiguous tensor of `shape`, for the CPU
+    /// executor: see [`View::of_slice`].
+    ///
+    /// ```
+    /// use cuda_std::prelude::*;
+    /// use oxiwarp_runtime::{Device, Kernels, Launch, Stream, ViewMut};
+    ///
+    /// /// # Safety
+    /// /// `x` has one element per thread of the launch.
+    /// unsafe fn twice<T: Elem>(x: *mut T) {
+    ///     // SAFETY: each thread has its own element.
+    ///     unsafe {
+    ///         let x = x.add(thread::index()[0] as usize);
+    ///         *x = T::from_f32((*x).to_f32() * 2.0);
+    ///     }
+    /// }
+    /// entry!(twice<T: [f32, bf16]>(x: *mut T) => twice::<T>(x));
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let mut values = vec![1.0_f32, 2.0];
+    /// let mut view = ViewMut::of_slice(&mut values, &[2])?;
+    /// let kernels = Kernels::load(&Device::cpu(), &[], KERNELS)?;
+    /// let site = kernels.on(Stream::default(), Launch::of([1, 1, 1], [2, 1, 1]));
+    /// // SAFETY: the view has two elements, and the launch has two threads.
+    /// unsafe { launch::twice(site, view.as_mut_ptr::<f32>()?)? };
+    /// assert_eq!(values, [2.0, 4.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The view borrows the slice mutably, so other code cannot access the slice until the last use of the
+    /// view:
+    ///
+    /// ```compile_fail,E0502
+    /// # use oxiwarp_runtime::ViewMut;
+    /// let mut values = vec![1.0_f32, 2.0];
+    /// let view = ViewMut::of_slice(&mut values, &[2])?;
+    /// assert_eq!(values[0], 1.0);
+    /// drop(view);
+    /// # Ok::<(), oxiwarp_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`View::of_slice`].
+    pub fn of_slice<T: Scalar>(elements: &'a mut [T], shape: &[i64]) -> Result<Self> {
+        // SAFETY: the pointer and the length are those of the slice, which the view borrows mutably.
+        unsafe { of_elements(elements.as_mut_ptr(), elements.len(), shape) }.map(Self)
+    }
+
+    /// Makes a writable view of device memory of the crate `cust`: see [`View::of_cust`].
+    ///
+    /// # Errors
+    /// Same as [`View::of_cust`].
+    pub fn of_cust<T: DeviceCopy>(
+        memory: &'a mut DeviceSlice<T>,
+        dtype: Dtype,
+        shape: &[i64],
+    ) -> Result<Self> {
+        View::of_cust(memory, dtype, shape).map(Self)
+    }
+}
+
+/// Makes a view of `len` elements in host memory, as a contiguous tensor of `shape`. Returns an error if the
+/// tensor has more or fewer elements.
+///
+/// # Safety
+/// `ptr` must be valid for `len` elements during `'a`.
+unsafe fn of_elements<'a, T: Scalar>(ptr: *const T, len: usize, shape: &[i64]) -> Result<View<'a>> {
+    // SAFETY: the caller passes memory of `len` elements, and the comparison below checks that the tensor has
+    // as many.
+    let view = unsafe { View::from_raw_contiguous(ptr.cast(), T::DTYPE, shape) }?;
+    if count(shape) != len as u64 {
+        return Err(bad_shape(shape, format!("a tensor of {len} elements")));
+    }
+    Ok(view.placed(Location::Host))
+}
+
+/// Returns the number of elements of a shape that [`View::from_raw`] has accepted.
+fn count(shape: &[i64]) -> u64 {
+    shape.iter().product::<i64>() as u64
+}
+
+fn bad_shape(shape: &[i64], expected: String) -> Error {
+    Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected }
+}
+
+/// Returns the strides of a contiguous tensor.
+pub(crate) fn contiguous(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = i64::saturating_mul(strides[dim], shape[dim].max(1));
+    }
+    strides
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[test]
+    fn a_pointer_gets_row_major_strides() {
+        let mut bytes = [0_u8; 24];
+        let (ptr, shape) = (bytes.as_mut_ptr().cast(), [2, 3, 1]);
+        // SAFETY: the memory has six elements of four bytes.
+        let view = unsafe { View::from_raw_contiguous(ptr, Dtype::F32, &shape) }.unwrap();
+        assert_eq!(
+            (view.shape(), view.strides(), view.dtype()),
+            (&[2, 3, 1][..], &[3, 1, 1][..], Dtype::F32)
+        );
+        assert_eq!(view.ptr(), ptr.cast_const());
+        assert!(view.is_contiguous());
+        // SAFETY: the memory has six elements of four bytes, and no other code accesses it.
+        let mut view = unsafe { ViewMut::from_raw_contiguous(ptr, Dtype::F32, &shape) }.unwrap();
+        assert_eq!(view.as_view().strides(), [3, 1, 1]);
+        assert_eq!(view.as_mut_ptr::<f32>().unwrap(), ptr.cast());
+    }
+
+    #[test]
+    fn a_pointer_with_a_bad_shape_is_an_error() {
+        for shape in [&[1; 9][..], &[2, -1], &[1 << 32, 1 << 31]] {
+            // SAFETY: the function returns no view.
+            assert!(unsafe { View::from_raw_contiguous(std::ptr::null(), Dtype::F32, shape) }.is_err());
+        }
+    }
+
+    #[test]
+    fn a_slice_becomes_a_tensor_of_host_memory() {
+        fn check<T: Scalar>(dtype: Dtype) {
+            let mut values = [T::default(); 6];
+            let start = values.as_ptr();
+            let view = View::of_slice(&values, &[2, 3]).unwrap();
+            assert_eq!((view.dtype(), view.shape(), view.strides()), (dtype, &[2, 3][..], &[3, 1][..]));
+            assert_eq!(view.as_ptr::<T>().unwrap(), start);
+            assert_eq!(view.location, Some(Location::Host));
+            let mut view = ViewMut::of_slice(&mut values, &[3, 2]).unwrap();
+            assert_eq!(view.as_mut_ptr::<T>().unwrap().cast_const(), start);
+            let view = view.as_view();
+            assert_eq!(
+                (view.dtype(), view.shape(), view.location),
+                (dtype, &[3, 2][..], Some(Location::Host))
+            );
+        }
+        check::<f32>(Dtype::F32);
+        check::<f16>(Dtype::F16);
+        check::<bf16>(Dtype::Bf16);
+        check::<i64>(Dtype::I64);
+        check::<i32>(Dtype::I32);
+        check::<u8>(Dtype::Bool);
+    }
+
+    #[test]
+    fn a_slice_has_as_many_elements_as_its_tensor() {
+        let mut values = [1.0_f32; 6];
+        for shape in [&[7][..], &[5], &[2, 2], &[], &[6, 0]] {
+            let expected = format!("View: shape has shape {shape:?}, expected a tensor of 6 elements");
+            assert_eq!(View::of_slice(&values, shape).unwrap_err().to_string(), expected);
+            assert_eq!(ViewMut::of_slice(&mut values, shape).unwrap_err().to_string(), expected);
+        }
+        assert!(View::of_slice(&values, &[-2, -3]).is_err(), "negative sizes");
+        assert!(View::of_slice(&values[..1], &[]).is_ok(), "a scalar");
+        assert!(View::of_slice(&values[..0], &[3, 0]).is_ok(), "no elements");
+    }
+}
