@@ -8,6 +8,10 @@ crates=(oxiwarp-cuda-std oxiwarp-cuda-builder oxiwarp-kernels-gpu oxiwarp-driver
 limit=$((10 * 1024 * 1024))
 stable=${STABLE:-stable}
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+for toolchain in "$stable" "$oldest"; do
+    rustup run "$toolchain" rustc --version >/dev/null 2>&1 ||
+        rustup toolchain install --profile minimal --no-self-update "$toolchain"
+done
 
 # The build script of `oxiwarp` leaves the compressed PTX in its OUT_DIR. The package contains a copy. The release build
 # compresses more.
