@@ -34,6 +34,8 @@ for crate in "${crates[@]}"; do
     tar -xzf "$file" -C "$user/crates"
 done
 
+patch="[patch.crates-io]
+$(for crate in "${crates[@]}"; do echo "$crate = { path = \"$user/crates/$crate-$version\" }"; done)"
 mkdir -p "$user/project/src" "$user/project/.cargo"
 cd "$user/project"
 sed -n '/^```rust$/,/^```$/ { /^```/ d; p }' "$user/crates/oxiwarp-$version/README.md" >src/main.rs
@@ -46,14 +48,16 @@ edition = "2024"
 [dependencies]
 oxiwarp = "$version"
 
-[patch.crates-io]
-$(for crate in "${crates[@]}"; do echo "$crate = { path = \"$user/crates/$crate-$version\" }"; done)
+$patch
 TOML
 for variable in CUDA_LIBRARY_PATH CUDA_PATH CUDA_ROOT CUDA_TOOLKIT_ROOT_DIR RUSTUP_TOOLCHAIN; do unset "$variable"; done
 # The target folder is not removed, so that a second run is fast.
 export CARGO_TARGET_DIR=$target
 cargo "+$stable" run --quiet
 cargo "+$oldest" check --quiet
-# The documentation host sets this variable and this flag.
+# The documentation host sets this variable and this flag. cargo documents several packages only of one workspace.
+printf '[workspace]\nresolver = "3"\nmembers = ["crates/*"]\n%s\n' "$patch" >"$user/Cargo.toml"
+mkdir "$user/.cargo" && cp .cargo/config.toml "$user/.cargo"
+cd "$user"
 DOCS_RS=1 RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo "+$stable" doc --quiet --no-deps "${crates[@]/#/--package=}"
 echo "a project on $stable and on Rust $oldest builds from the packages"
