@@ -30,8 +30,8 @@ pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error
     // context of the same GPU, so the pointers are valid in both. No other code has a handle of `y`. The two
     // resources live until the kernel is done.
     let (from_view, to_view) = unsafe {
-        let from = View::from_raw(from.resource().ptr as *const c_void, dtype, &[len as i64], &[1])?;
-        (from, ViewMut::from_raw(to.resource().ptr as *mut c_void, dtype, &[len as i64], &[1])?)
+        let from = View::from_raw_contiguous(from.resource().ptr as *const c_void, dtype, &[len as i64])?;
+        (from, ViewMut::from_raw_contiguous(to.resource().ptr as *mut c_void, dtype, &[len as i64])?)
     };
     Softplus::on(&device)?.run(from_view, to_view, Stream::default())?;
     device.synchronize()?;

@@ -25,8 +25,8 @@ pub fn softplus<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Box<dyn Error
     // SAFETY: `into_data` made `x` contiguous, and `y` is its copy: both have `len` elements of `dtype`. burn
     // aligns them for it. The launch is done when `run` returns, and both live longer.
     let (from, to) = unsafe {
-        let to = ViewMut::from_raw(y.as_mut_ptr().cast(), kind, &len, &[1])?;
-        (View::from_raw(x.as_ptr().cast(), kind, &len, &[1])?, to)
+        let to = ViewMut::from_raw_contiguous(y.as_mut_ptr().cast(), kind, &len)?;
+        (View::from_raw_contiguous(x.as_ptr().cast(), kind, &len)?, to)
     };
     Softplus::on(&Device::cpu())?.run(from, to, Stream::default())?;
     Ok(Tensor::from_data(TensorData::from_bytes(y, shape, dtype), (&device, dtype)))

@@ -1,6 +1,4 @@
 //! Launches a kernel on a `Tensor` of the crate candle, as a candle operator.
-use std::ffi::c_void;
-
 use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, WithDType, bail};
 use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
@@ -42,12 +40,7 @@ fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     let x = &x[range(layout)?];
     let (mut y, shape) = (vec![T::default(); x.len()], [x.len() as i64]);
     let mut launch = || {
-        // SAFETY: `x` and `y` have `shape` elements. The launch is done when `run` returns, and both live
-        // longer.
-        let (x, y) = unsafe {
-            let y = ViewMut::from_raw(y.as_mut_ptr().cast::<c_void>(), T::DTYPE, &shape, &[1])?;
-            (View::from_raw(x.as_ptr().cast(), T::DTYPE, &shape, &[1])?, y)
-        };
+        let (x, y) = (View::of_slice(x, &shape)?, ViewMut::of_slice(&mut y, &shape)?);
         Softplus::on(&Device::cpu())?.run(x, y, Stream::default())
     };
     launch().map_err(Error::wrap)?;

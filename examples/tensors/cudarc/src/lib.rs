@@ -23,8 +23,8 @@ pub fn softplus<T: Element + DeviceRepr>(x: &CudaSlice<T>) -> Result<CudaSlice<T
         // after the work that made `x`. cudarc frees a slice after the launch: in the order of its stream,
         // and after the events that the two guards record.
         let (x, y, stream) = unsafe {
-            let x = View::from_raw(x as *const c_void, T::DTYPE, &shape, &[1])?;
-            let y = ViewMut::from_raw(y as *mut c_void, T::DTYPE, &shape, &[1])?;
+            let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;
+            let y = ViewMut::from_raw_contiguous(y as *mut c_void, T::DTYPE, &shape)?;
             (x, y, Stream::from_raw(stream.cu_stream().cast()))
         };
         op.run(x, y, stream)?;

@@ -58,13 +58,9 @@ impl Softplus {
     /// Checks the device and the strides of an argument. Returns its number of elements.
     fn elements(&self, arg: &'static str, view: &View) -> Result<u64> {
         view.expect_on(OP, arg, self.0.device())?;
-        let mut len = 1;
-        for (&size, &stride) in view.shape().iter().zip(view.strides()).rev() {
-            if size > 1 && stride != len {
-                return Err(view.bad_strides(OP, arg, "the tensor must be contiguous"));
-            }
-            len *= size;
+        if !view.is_contiguous() {
+            return Err(view.bad_strides(OP, arg, "the tensor must be contiguous"));
         }
-        Ok(len as u64)
+        Ok(view.shape().iter().product::<i64>() as u64)
     }
 }
