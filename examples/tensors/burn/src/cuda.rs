@@ -3,8 +3,8 @@ use std::error::Error;
 use std::ffi::c_void;
 
 use burn::backend::{Cuda, tensor::FloatTensor};
-use burn::cubecl::cuda::CudaRuntime;
-use burn::cubecl::prelude::Runtime;
+use cubecl_cuda::CudaRuntime;
+use cubecl_runtime::runtime::Runtime;
 use oxiwarp_runtime::{Device, Stream, View, ViewMut};
 use softplus::Softplus;
 
