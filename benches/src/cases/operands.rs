@@ -9,8 +9,8 @@ use oxiwarp::{Buffer, Device, Result};
 use super::Op;
 use super::call::{INPUTS, OUTPUTS, Operands, Part, PartMut, VECTORS};
 
-/// Number of elements of each large tensor on a GPU (192 MB). Calls on smaller tensors use consecutive slices
-/// of a large tensor.
+/// Number of elements of each large tensor on a GPU: 192 MB of 16-bit elements. Calls on smaller tensors use
+/// consecutive slices of a large tensor.
 pub const ELEMENTS: usize = 96 << 20;
 /// Number of sets of tensors on a GPU.
 pub const SETS: usize = 4;

@@ -74,8 +74,9 @@ macro_rules! call {
     };
 }
 
-/// Assembler template of a function with up to 12 arguments. It copies those that the caller passed on the
-/// stack: at most 6 on x86-64, and at most 4 on aarch64.
+/// Assembler template of a function with up to 12 arguments. The caller passes the first arguments in
+/// registers and the others on the stack. The template copies the arguments on the stack (at most 6 on
+/// x86-64, at most 4 on aarch64) to the place where the driver's function expects them.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_stack {
     ($name:ident) => {

@@ -65,7 +65,8 @@ pub(crate) trait Sink<T: Elem> {
     const EMPTY: Self::Fetched;
     /// Loads the operands for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Computes the results for `vec4`, the thread's columns of `tile`, and writes them. `stats` are the
-    /// statistics of the row, and `fetched` are the loaded operands, such as scale and shift.
+    /// Computes the results for the thread's four columns of `tile`, and writes them. `vec4` has the input
+    /// values of these columns, `stats` the statistics of the row, and `fetched` the loaded operands, such as
+    /// scale and shift.
     fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

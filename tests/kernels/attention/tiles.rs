@@ -81,8 +81,9 @@ fn padding(device: &Device) {
     }
 }
 
-/// Tests large queries, with which one key has nearly all the probability. The running maximum of the online
-/// softmax then increases many times in the middle of the keys.
+/// Tests queries with large values, for which one key has nearly all the probability. While a kernel goes
+/// through the keys, the running maximum of the online softmax then increases several times by a large
+/// amount.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));

@@ -48,8 +48,8 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
             let once = run(device, &x, Some(weight), shape, layouts, params);
             within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
 
-            // With `BeforeWeight`, the normalized row is rounded before the product. The result is exactly
-            // the rounded product of the weight and the result without a weight.
+            // With `BeforeWeight`, the normalized row is rounded, then multiplied by the weight, then rounded
+            // again. `plain` has the rounded normalized rows, so the expected values are exact.
             let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
             let twice = run(device, &x, Some(weight), shape, layouts, params);
             let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);

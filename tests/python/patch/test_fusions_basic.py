@@ -28,8 +28,8 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A patched Latte model runs the expected kernels. Its temporal blocks have a modulation table and no
-    cross-attention. Its norms have weights, unlike the norms of the published models."""
+    """A patched Latte model runs the expected kernels. Latte's temporal blocks have a modulation table and no
+    cross-attention. The norms of this test's model have weights; those of the published models have none."""
     import diffusers
 
     def make(dtype, device):

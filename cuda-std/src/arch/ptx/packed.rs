@@ -1,7 +1,7 @@
 //! Arithmetic on pairs of 16-bit floats.
 //!
-//! Each result is rounded once. It has the same bits as a result that is computed in f32 and then rounded to
-//! the 16-bit type.
+//! Each result has the same bits as if the operands were converted to f32, the operation was computed in f32,
+//! and the result was rounded to the 16-bit type.
 use core::arch::asm;
 
 use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};

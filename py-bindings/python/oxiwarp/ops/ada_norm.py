@@ -114,7 +114,7 @@ def ada_norm(
         shift (Tensor | None): as `scale`. If `scale` and `shift` are broadcast in some but not all leading dimensions,
             these must be the same dimensions. It must be possible to merge the leading dimensions into at most two by
             `view`. Two dimensions count as merged only if they merge in `x`, `scale` and `shift`.
-        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
+        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the variance or to the mean of squares; finite, 0 or more.

@@ -120,10 +120,10 @@ def ada_norm_pair(
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
         scale (Tensor): scale of the first result, with the shapes and dtypes that `ada_norm` supports.
-        shift (Tensor | None): shift of the first result, as `scale`.
+        shift (Tensor | None): shift of the first result. The same shapes and dtypes as for `scale` are possible.
         scale2 (Tensor): scale of the second result, as `scale`.
         shift2 (Tensor | None): shift of the second result, as `scale`.
-        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
+        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the variance or to the mean of squares; finite, 0 or more.

@@ -143,7 +143,8 @@ def gated_residual_ada_norm(
         gate (Tensor | None): as for `gated_residual`. None gives `sum = x + y`.
         scale (Tensor): broadcasts to `x`, with the shapes and dtypes that `ada_norm` supports.
         shift (Tensor | None): as `scale`.
-        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`. The norm reads the rounded sum.
+        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The norm reads the sum after
+            rounding.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the variance or to the mean of squares; finite, 0 or more.

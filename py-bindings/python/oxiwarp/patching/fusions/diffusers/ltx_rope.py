@@ -33,9 +33,9 @@ def embedding(
     rope_interpolation_scale: tuple[float, float, float] | None = None,
     video_coords: None = None,
 ) -> Tables:
-    """Run `LTXVideoRotaryPosEmbed.forward`, and expand the cached tables over the batch.
+    """Return the cosine and sine tables that `LTXVideoRotaryPosEmbed.forward` computes, expanded over the batch.
 
-    Tables are computed again if a caller has written to them. Writes to `.data` or through NumPy are not detected,
+    A cache keeps the tables for each set of arguments. They are computed again if a caller has written to them. Writes to `.data` or through NumPy are not detected,
     because autograd does not count them.
     """
     size = num_frames, height, width, rope_interpolation_scale
