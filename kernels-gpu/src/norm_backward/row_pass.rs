@@ -149,8 +149,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 }
 
-/// A sequence of reductions. A team is the set of threads that share a row, and each reduction adds the values
-/// of the threads of a team.
+/// A sequence of reductions. A team is the set of threads that share a row, and each reduction adds the
+/// values of the threads of a team.
 ///
 /// Consecutive reductions use two different regions of shared memory, so that no warp overwrites a value that
 /// another warp still reads.
@@ -181,8 +181,9 @@ impl TeamReduction {
         memory
     }
 
-    /// Returns the means of two values over a row. The arguments are the sums over the columns of this thread.
-    /// The method adds them for all threads that share the row. Every thread of the block must call it.
+    /// Returns the means of two values over a row. The arguments are the sums over the columns of this
+    /// thread. The method adds them for all threads that share the row. Every thread of the block must call
+    /// it.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();

@@ -49,8 +49,8 @@ def recording(seen):
 def test_one_graph(mode):
     """A patched model compiles to one graph, which calls oxiwarp operators.
 
-    The graph does not have the operators that `INDUCTOR` lists. For these, Inductor generates its own kernels, which are
-    as fast as those of oxiwarp.
+    The graph does not have the operators that `INDUCTOR` lists. For these, Inductor generates its own kernels, which
+    are as fast as those of oxiwarp.
     """
     model, seen = ltx(), []
     stock = forward(model)

@@ -35,8 +35,8 @@ def embedding(
 ) -> Tables:
     """Return the cosine and sine tables that `LTXVideoRotaryPosEmbed.forward` computes, expanded over the batch.
 
-    A cache keeps the tables for each set of arguments. They are computed again if a caller has written to them. Writes to `.data` or through NumPy are not detected,
-    because autograd does not count them.
+    A cache keeps the tables for each set of arguments. They are computed again if a caller has written to them. Writes
+    to `.data` or through NumPy are not detected, because autograd does not count them.
     """
     size = num_frames, height, width, rope_interpolation_scale
     device = hidden_states.device
