@@ -26,12 +26,13 @@ PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist lo
 WHEEL ?= all
 ALL := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.$(WHEEL))
 ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.all) $(VENV)/.gpu)
+DENY := dist/tools/bin/cargo-deny
 PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
 .PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel crates lists hub \
-	bundle lint docs clean doctor
+	bundle lint audit docs clean doctor
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
@@ -103,13 +104,17 @@ docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdo
 	cp -r target/doc target/site/rust
 	@echo "open target/site/index.html, and target/site/rust/oxiwarp/index.html for the Rust crates"
 
-lint: $(ANY) $(VENV)/.test $(VENV)/.lint ## the static checks of check, and stubs, documentation, spelling, workflows: no warnings
+lint: $(ANY) $(VENV)/.test $(VENV)/.lint $(DENY) ## the static checks of check, and stubs, documentation, spelling, licences, workflows
 	$(STATIC_CHECKS)
 	RUSTDOCFLAGS="-D warnings" $(SAME_PTX) cargo doc --workspace --no-deps
 	$(PY) -m mypy.stubtest oxiwarp._native
 	$(VENV)/bin/typos
 	$(VENV)/bin/zizmor --quiet --offline .github/workflows
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(DENY) --offline --log-level error check licenses bans sources
+
+audit: $(DENY) ## check the crates for known vulnerabilities; needs the network
+	$(DENY) check advisories
 
 # The same selection of PTX as in the installed wheel. Another selection would compile PTX that the target does not need.
 SAME_PTX = $(if $(filter %/.gpu,$(ANY)),OXIWARP_PTX=$(PTX_gpu))
@@ -157,6 +162,9 @@ $(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
 	$(PIP) install -r $<
 	$(PIP) install --no-deps -r $(REQUIREMENTS)-ptx.txt
 	touch $@
+
+$(DENY): | dist/.toolchain
+	cargo install --quiet --locked --root dist/tools cargo-deny@0.20.2
 
 $(VENV)/.lint: $(REQUIREMENTS)-lint.txt $(VENV)/.created
 	$(PIP) install -r $<

@@ -179,8 +179,8 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Returns whether two elements of a tensor may have the same address. They do not if each stride is larger
-/// than the extent of all dimensions with smaller strides together.
+/// Returns whether two elements of a tensor may have the same address. This is impossible if each stride is
+/// larger than the distance from the first to the last element that the dimensions with smaller strides span.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;

@@ -22,7 +22,7 @@ arguments! {
         pub norm: Norm,
         /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
         pub eps: f32,
-        /// Round after every step, as torch's separate operators do in the dtype of `x`. If false, round only
+        /// Round to the dtype of `x` after every step, as torch's separate operators do. If false, round only
         /// at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel always rounds
         /// only at the end.
         pub exact: bool,

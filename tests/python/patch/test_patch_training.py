@@ -187,7 +187,8 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast, patched blocks and norms run their original code, so that all gradients are equal bit for bit."""
+    """Under autocast, patched blocks and norms run their original code. All gradients have the bits of the unpatched
+    model's gradients."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):

@@ -48,7 +48,7 @@ def plain(*arguments: object, cwd: Path, timeout: float = 300, **environment: st
 
 
 def ask(process: subprocess.Popen, request: dict[str, Any]) -> int:
-    """Send a request to the server, and return the exit code of the program."""
+    """Send a request to run a program to the server. Return the exit code of the program."""
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
     if not (line := process.stdout.readline()):

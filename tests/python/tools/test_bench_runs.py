@@ -100,7 +100,7 @@ def test_an_op_that_is_none(program, monkeypatch, tmp_path):
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
-    """If the measurement of overheads after the ops fails, results.csv still contains the results of all ops."""
+    """bench.py measures the ops first and overheads last. If the last part fails, results.csv still has all ops."""
 
     def fail(*_):
         raise RuntimeError("a fresh process failed")

@@ -214,7 +214,7 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """A Llama model with the RoPE function of the built repository has the logits of the original model."""
+    """A Llama model whose RoPE function comes from the kernel repository gives the logits of the original model."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # shared by all models
 

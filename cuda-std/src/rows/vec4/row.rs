@@ -73,7 +73,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: `has` or `count` keeps the columns inside the row. If one access reads four elements, the
+        // SAFETY: `has` returned true, so the row has columns in this tile. `count` limits the accesses to
+        // single elements to these columns. If one access reads four elements, the
         // row consists of whole vec4s.
         let words = unsafe {
             if is_scalar::<A>() {

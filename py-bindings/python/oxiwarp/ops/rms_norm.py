@@ -137,8 +137,8 @@ def rms_norm(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
-            `out` is given and an input requires grad, or in forward-mode AD.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD, and if `out` is given while an input requires grad.
         ValueError: `rounding` is not "once" or "before_weight".
         TypeError: `x`, `weight` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
