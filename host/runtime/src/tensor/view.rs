@@ -104,9 +104,11 @@ impl<'a> View<'a> {
     pub(crate) fn placed(self, location: Location) -> Self {
         Self { location: Some(location), ..self }
     }
-    /// Returns the same view, which now knows that its memory is on `device`. [`View::expect_on`] then returns
-    /// an error for every other device. Without this information, it accepts every device. This function does
-    /// not call the driver: the caller knows the device, for example from a tensor of another library.
+
+    /// Returns the same view, which now knows that its memory is on `device`. [`View::expect_on`] then
+    /// returns an error for every other device. Without this information, it accepts every device. This
+    /// function does not call the driver: the caller knows the device, for example from a tensor of another
+    /// library.
     ///
     /// ```
     /// use oxiwarp_runtime::{Device, Dtype, View};
@@ -129,6 +131,7 @@ impl<'a> View<'a> {
         self.expect_on("View::on", "self", device)?;
         Ok(self.placed(device.location()))
     }
+
     /// Returns an error if the memory of the view is on another device than `device`. If the view does not
     /// know its device, this function returns no error. The error names `op` and `arg`.
     ///
