@@ -10,11 +10,25 @@ use crate::cuda::{self, Gpu, HeadsMap, OwnedStream};
 use crate::extensions::Extensions;
 use crate::{Error, Result};
 
-/// The kind of memory: host memory, or memory of the GPU with this index.
+/// The memory that a view is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
+    /// Host memory.
     Host,
+    /// Memory of the GPU with this index.
     Cuda(usize),
+    /// Memory of a GPU whose index is not known.
+    SomeCuda,
+}
+
+impl Location {
+    /// Returns whether the memory may be that of the other location.
+    pub fn may_be(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::SomeCuda, other) | (other, Self::SomeCuda) => other != Self::Host,
+            _ => self == other,
+        }
+    }
 }
 
 /// A device on which kernels run: a GPU, or the CPU executor, which runs kernels on the host. A clone refers

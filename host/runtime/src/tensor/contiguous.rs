@@ -71,7 +71,8 @@ impl<'a> View<'a> {
 
     /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
     /// contiguous and starts at the first element of `memory`. The view does not know which GPU has the
-    /// memory. If the caller does, [`View::on`] adds it.
+    /// memory. If the caller does, [`View::on`] adds it. For the CPU executor, [`View::expect_on`] returns an
+    /// error.
     ///
     /// `cust` has no element types for f16 and bf16 of the crate `half` 2. Use `u16` and pass the dtype.
     ///
@@ -85,7 +86,7 @@ impl<'a> View<'a> {
         if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
             return Err(bad_shape(shape, format!("a tensor of at most {bytes} bytes")));
         }
-        Ok(view)
+        Ok(view.placed(Location::SomeCuda))
     }
 }
 
@@ -201,9 +202,11 @@ pub(crate) fn contiguous(shape: &[i64]) -> Vec<i64> {
 
 #[cfg(test)]
 mod tests {
+    use cust::memory::DevicePointer;
     use half::{bf16, f16};
 
     use super::*;
+    use crate::Device;
 
     #[test]
     fn a_pointer_gets_row_major_strides() {
@@ -254,6 +257,17 @@ mod tests {
         check::<i64>(Dtype::I64);
         check::<i32>(Dtype::I32);
         check::<u8>(Dtype::Bool);
+    }
+
+    #[test]
+    fn memory_of_cust_is_on_a_gpu() {
+        // SAFETY: the test does not read the memory.
+        let memory = unsafe { DeviceSlice::<f32>::from_raw_parts(DevicePointer::from_raw(256), 6) };
+        let view = View::of_cust(&memory, Dtype::F32, &[2, 3]).unwrap();
+        assert_eq!(view.location, Some(Location::SomeCuda));
+        let error = view.expect_on("f", "x", &Device::cpu()).unwrap_err().to_string();
+        assert_eq!(error, "f: x is on another device than CPU executor");
+        assert!(Location::SomeCuda.may_be(Location::Cuda(1)) && !Location::Cuda(0).may_be(Location::Cuda(1)));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// [`Error::Device`].
     pub fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
-        if self.location.is_none_or(|location| location == device.location()) {
+        if self.location.is_none_or(|location| location.may_be(device.location())) {
             return Ok(());
         }
         Err(Error::Device { op, arg, expected: device.name().into() })
