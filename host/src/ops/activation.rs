@@ -19,7 +19,7 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 pub enum Activation {
     /// `x * (1 + erf(x / sqrt(2))) / 2`: torch's GELU.
     Gelu,
-    /// GELU with erf, in which the last bits of `erff` are those of CUDA 13.2 and newer.
+    /// The same formula as `Gelu`, with the `erff` of CUDA 13.2 and newer, which has other last bits.
     GeluCuda13_2,
     /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`: torch's GELU with approximate="tanh".
     GeluTanh,

@@ -12,8 +12,8 @@ use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
 /// Columns per row if all operands are contiguous and the plan treats them as one sequence of elements.
 const RUN: u64 = 1 << 20;
-/// Maximum number of parts (16-byte packs or elements) per launch and per row. An index of a part plus an
-/// offset then stays below 2^31.
+/// Maximum number of parts (16-byte packs or elements) per launch and per row. A kernel adds the
+/// number of its threads to the index of a part, and the sum then stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.

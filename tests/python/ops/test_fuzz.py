@@ -218,7 +218,8 @@ def test_the_fuzzer_notices(mutant, monkeypatch):
 
 
 def test_small_cases(monkeypatch):
-    """The fuzzer reduces a failing case to a smaller one, and reports the command that repeats it."""
+    """The fuzzer reduces a failing case to a smaller case that also fails, and reports the command that repeats the
+    smaller case."""
     right = oxiwarp.softmax
     monkeypatch.setattr(oxiwarp, "softmax", lambda x, log=False: one_element(right(x, log=log)))
     number = next(n for n in range(MUTANT_CASES) if fuzz.run_number("softmax", 1, n, smaller=False)[0].failure)

@@ -219,7 +219,8 @@ def test_learned_attention_beside(monkeypatch):
 
 def test_values_of_both(monkeypatch, device):
     """For batch size 1, a patched attention writes the values V of text and image directly into one tensor. It writes
-    them into separate tensors if a projection has a hook, or if the text part would not be aligned."""
+    them into separate tensors if a projection has a hook, or if the address of one part would not be a multiple of 16
+    bytes."""
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)

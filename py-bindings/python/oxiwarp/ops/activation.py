@@ -130,7 +130,7 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
             slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -169,7 +169,7 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -204,7 +204,7 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -239,7 +239,7 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -274,7 +274,7 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -309,7 +309,7 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input

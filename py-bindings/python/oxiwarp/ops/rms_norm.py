@@ -133,7 +133,7 @@ def rms_norm(
             overlap an input.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and

@@ -87,7 +87,9 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the module's recipe (its options of `patch`) if a call would run the named fusion, otherwise None.
+    """Return the recipe of the module, if a call of the module would run the named fusion. Otherwise, return None.
+
+    The recipe has the options that were given to `patch`.
 
     The caller must have checked `direct()` (eager mode, no gradients, no global hooks). It must also check with
     `Fusion.accepts` that the kernels support the call.
