@@ -546,8 +546,8 @@ COPIES, MERGE = 53.0, 73.0  # µs in a block of diffusers' Ulysses and ring, bes
 def predicted(alone: float, how: str) -> float:
     """Return the milliseconds of a step on two GPUs, from the milliseconds on one GPU.
 
-    A single block has one all-reduce (TP), four all-to-alls (Ulysses), or one gather of keys and one of values (ring).
-    A double block has four all-reduces of together two times the activations.
+    A single block has one all-reduce (TP), four all-to-all calls (Ulysses), or one gather of keys and one of values
+    (ring). A double block has four all-reduces of together two times the activations.
     """
     share = (WORLD - 1) / WORLD
     single, double = {
