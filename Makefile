@@ -56,6 +56,8 @@ test-extra: $(ALL) $(VENV)/.test ## slow tests: random calls, tests marked `extr
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
 	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
+	rustup target add aarch64-unknown-linux-gnu
+	cargo build -p oxiwarp-driver --target aarch64-unknown-linux-gnu # assembles the driver functions of the other processor
 
 # The tests of the sources' own rules take milliseconds each.
 RULES := comments or results or figures or imports or module_lists or pieces or rust_modules
