@@ -113,6 +113,7 @@ lint: $(ANY) $(VENV)/.test $(VENV)/.lint $(DENY) ## the static checks of check, 
 	$(VENV)/bin/typos
 	$(VENV)/bin/zizmor --quiet --offline .github/workflows
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	cargo fetch --quiet --locked # for all platforms: cargo deny reads the licences of all crates
 	$(DENY) --offline --log-level error check licenses bans sources
 
 audit: $(DENY) ## check the crates for known vulnerabilities; needs the network
