@@ -1,21 +1,21 @@
-"""Checks oxiwarp on two GPUs with NCCL, and compares the times of one and two GPUs with a model of the cost.
+"""Checks oxiwarp on two GPUs with NCCL, and compares the times of one and two GPUs with predicted times.
 
     python scripts/multi_gpu.py [--check NAME ...] [--out FOLDER]
-    python scripts/multi_gpu.py --device cpu  # small models and gloo, without times: tries the script itself
+    python scripts/multi_gpu.py --device cpu  # small models and gloo, without times: a test of the script
 
 The checks, in this order:
 
     tests        test_patch_distributed.py with NCCL
     devices      both GPUs in one process: several streams, a thread per GPU, a CUDA graph per GPU
     collectives  time and bandwidth of all-reduce, all-gather and all-to-all, eager and in a CUDA graph
-    language     transformers' tensor parallelism: bits, tokens, errors, gradients, times
-    fsdp         transformers' models under FSDP2, `fsdp_size=2`, which shards the last norm by itself
-    context      a patched Llama under torch's context_parallel: errors
+    language     transformers' tensor parallelism, patched and unpatched: tokens, numerical errors, gradients, times
+    fsdp         transformers' FSDP2, `fsdp_size=2`, where the last norm is a sharded module of its own: bits, gradients
+    context      a patched Llama under torch's context_parallel: numerical errors, and oxiwarp's attention raises
     flux         FLUX.1 (4 double and 8 single blocks of the published width) under diffusers' tensor parallelism,
-                 Ulysses and ring attention: unpatched, patched and compiled
+                 Ulysses and ring attention: errors and times, unpatched, patched, compiled and in a CUDA graph
 
-Each case is a row of a table and of multi_gpu.json. A case that fails has the reason in its row, and the exit code is
-then 1. NVLink multicast stays off: the script sets NCCL_NVLS_ENABLE=0.
+A check prints a table with a row for each of its cases. multi_gpu.json has the same rows. A case that fails has the
+reason in its row, and the exit code is then 1. NVLink multicast stays off: the script sets NCCL_NVLS_ENABLE=0.
 """
 
 import argparse
@@ -42,7 +42,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from distributed import WORLD, Place, Ranks  # noqa: E402
-from distributed_checks import enable  # noqa: E402
+from distributed_checks import enable, whole  # noqa: E402
 from environment import begin  # noqa: E402
 from fused_checks import Operators, run  # noqa: E402
 from op_info import FORMS  # noqa: E402
@@ -314,10 +314,6 @@ def equal_share(x: Tensor, y: Tensor) -> float:
     return (x == y).count_nonzero().item() / x.numel()
 
 
-def whole(x: Tensor) -> Tensor:
-    return x.full_tensor() if isinstance(x, DTensor) else x
-
-
 # Hidden size, intermediate size, heads, key-value heads, columns of a head, of the published models.
 LANGUAGE_MODELS = {
     "Llama 3.1 8B": ("LlamaConfig", 4096, 14336, 32, 8, 128),
@@ -436,7 +432,7 @@ def tensor_parallel(place: Place, path: str) -> Row:
 def gradients(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     """Return the gradients of the loss by parameter name."""
     model(ids, labels=ids, use_cache=False).loss.backward()
-    found = {name: whole(p.grad).clone() for name, p in model.named_parameters() if p.grad is not None}
+    found = {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     return found
 
@@ -540,7 +536,7 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 
 DOUBLE, SINGLE = 4, 8
 SENT = 4608 * 3072 * 2.0  # bytes of the activations of 4608 tokens
-COPIES, MERGE = 53.0, 73.0  # µs in a block of diffusers' Ulysses and ring, beside the collectives
+COPIES, MERGE = 53.0, 73.0  # µs in a block of diffusers' Ulysses and ring, in addition to the collectives
 
 
 def predicted(alone: float, how: str) -> float:
