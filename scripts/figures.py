@@ -4,6 +4,7 @@ Every figure comes from a file in benches/results/latest/<gpu>. `tests/python/to
 table on a page differs from this file.
 """
 
+import ast
 import csv
 import json
 import sys
@@ -20,6 +21,7 @@ from oxiwarp.cli.bench.variants import current_name
 
 LATEST = ROOT / "benches" / "results" / "latest"
 RUN = LATEST / "nvidia-h200"
+REPOSITORY = ROOT / "py-bindings" / "python" / "oxiwarp" / "hub" / "repository"
 MODELS = ("flux", "ltx", "ltx161", "wan", "mochi", "sdxl", "qwen3", "qwen3-decode")
 README_MODELS = {
     "flux": "FLUX.1, 1024 x 1024",
@@ -221,6 +223,34 @@ def kernels() -> Iterator[str]:
     yield ""
 
 
+def card() -> Iterator[str]:
+    """Yield the benchmark table of the kernel repository's card: each function at the largest shape of the run."""
+    exports = ast.literal_eval(
+        next(
+            node.value
+            for node in ast.parse((REPOSITORY / "__init__.py").read_text()).body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+        )
+    )
+    cases: dict[str, dict[tuple[int, str], dict[str, dict[str, str]]]] = {}
+    for row in rows("results.csv"):
+        if row["op"] in exports:
+            key = int(row["bytes"]), row["shape"]
+            cases.setdefault(row["op"], {}).setdefault(key, {}).setdefault(row["provider"], row)
+
+    def lines() -> Iterator[list[str]]:
+        for op, shapes in cases.items():
+            (_, shape), found = max(shapes.items())
+            ours = float(found["oxiwarp"]["us"])
+            rivals = (faster(ours, float(found[name]["us"])) for name in ("eager", "torch.compile(chain)"))
+            yield [f"`{op}`", shape, number(ours), f"{100 * float(found['oxiwarp']['of_copy']):.0f} %", *rivals]
+
+    environment = json.loads((RUN / "environment.json").read_text())
+    yield f"One {environment['gpu']}, bfloat16. The baselines compute the same formula with torch's operators.\n"
+    columns = ("µs", "of a copy's bandwidth", "eager / oxiwarp", "`torch.compile` / oxiwarp")
+    yield from table(["function", "shape", *columns], lines())
+
+
 def goals() -> Iterator[str]:
     """Yield the number of performance goals that the benchmark run checked, and a list of the goals that it missed."""
     found = rows("goals.csv")
@@ -263,6 +293,7 @@ PAGES = {
         "kernels": kernels,
     },
     "docs/reference/exactness.md": {"exactness": exactness},
+    "py-bindings/python/oxiwarp/hub/card.md": {"the card's benchmark": card},
 }
 
 if __name__ == "__main__":

@@ -47,7 +47,10 @@ def inductor() -> Iterator[str]:
 
 
 def ltx_report() -> Any:
-    """Patch a small LTX-Video transformer without weights (on the meta device), and return the report of `patch`."""
+    """Patch a small LTX-Video transformer without weights (on the meta device), and return the report of `patch`.
+
+    It is the report of a machine with a GPU.
+    """
     import diffusers
     import torch
 
@@ -55,7 +58,9 @@ def ltx_report() -> Any:
         model = diffusers.LTXVideoTransformer3DModel(
             num_layers=1, num_attention_heads=4, attention_head_dim=16, cross_attention_dim=64
         )
-    return patch(model)
+    report = patch(model)
+    report.warning = ""
+    return report
 
 
 def report() -> Iterator[str]:

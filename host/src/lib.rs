@@ -31,7 +31,7 @@ pub use launch::{LaunchOverride, Overridable};
 pub use launch::{Rung, rung};
 #[doc(hidden)]
 pub use library::cuda_with_ptx;
-pub use library::{KernelInfo, kernel_info};
+pub use library::{KernelInfo, kernel_info, kernel_names, prepare_kernel};
 pub use operands::attention::{Attention, AttentionInputs};
 pub use operands::heads::{Heads, HeadsOrder};
 pub use operands::modulation::{Affine, Modulation, ScaleShift};

@@ -65,6 +65,25 @@ mod oxiwarp_native {
         oxiwarp::kernel_info().into_iter().map(row).collect()
     }
 
+    /// Return the names of the kernels that CUDA device `index` can launch.
+    ///
+    /// Raises RuntimeError if there is no such device, or if this build has no PTX for it.
+    #[pyfunction]
+    fn kernel_names(py: Python<'_>, index: usize) -> PyResult<Vec<&'static str>> {
+        py.detach(|| Device::cuda(index).and_then(|device| oxiwarp::kernel_names(&device)))
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Load a kernel on CUDA device `index` without launching it. The driver compiles its PTX and stores the
+    /// result in the driver's cache on disk. Several threads can do this at the same time.
+    ///
+    /// Raises RuntimeError if there is no such device or kernel, or if the driver rejects the PTX.
+    #[pyfunction]
+    fn prepare_kernel(py: Python<'_>, index: usize, name: &str) -> PyResult<()> {
+        py.detach(|| Device::cuda(index).and_then(|device| oxiwarp::prepare_kernel(&device, name)))
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
     /// Return one dict per CUDA device. Its keys are index, name, ptx (architecture of the PTX that the
     /// device loads) and error (the reason if it can load none).
     ///

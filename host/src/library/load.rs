@@ -16,6 +16,23 @@ pub(crate) fn library(device: &Device) -> Result<&'static Kernels> {
         .map(|library| &library.0)
 }
 
+/// Returns the names of this library's kernels that a device can launch.
+///
+/// # Errors
+/// The build has no PTX for this GPU.
+pub fn kernel_names(device: &Device) -> Result<Vec<&'static str>> {
+    library(device).map(Kernels::names)
+}
+
+/// Loads a kernel of this library without launching it. The driver compiles its PTX and stores the result in
+/// the driver's cache on disk. Several threads can load different kernels at the same time.
+///
+/// # Errors
+/// There is no such kernel, or the driver rejects its PTX. See [`Kernels::prepare`].
+pub fn prepare_kernel(device: &Device, name: &str) -> Result<()> {
+    library(device)?.prepare(name)
+}
+
 /// Opens GPU number `index` with the PTX text of the caller, which is written for `arch`. Use this function
 /// to try out PTX that you edited by hand.
 ///

@@ -47,3 +47,8 @@ def kernel_info() -> list[dict[str, Any]]:
 
 __all__ = ["Report", "Row", "__version__", "kernel_info", "patch", "patched", "unpatch"]
 __all__ += ops.FUNCTIONS
+
+
+def __dir__() -> list[str]:
+    """Return the public names. Tab completion then shows no imported module."""
+    return __all__

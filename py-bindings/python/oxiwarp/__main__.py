@@ -1,4 +1,4 @@
-"""`python -m oxiwarp info | doctor | demo | bench | hub`."""
+"""`python -m oxiwarp info | doctor | demo | bench | warmup | hub`."""
 
 import argparse
 import sys
@@ -18,23 +18,38 @@ def main(arguments: list[str] | None = None) -> int:
     demo.add_argument("--out", default="demo.png", help="where to save the picture (default: %(default)s)")
     whole = commands.add_parser("bench", help="a whole model: eager, torch.compile, patched, both")
     add_bench_options(whole)
+    ahead = commands.add_parser("warmup", help="compile all PTX of this machine's GPUs, into the driver's cache")
+    ahead.add_argument("--op", action="append", help="only the kernels of this operator; may be given again")
     hub = commands.add_parser("hub", help="write this package as a kernel repository of Hugging Face Kernels")
     hub.add_argument("folder", help="where to, such as dist/hub")
+    hub.add_argument(
+        "--repo-id", default="oxiwarp/oxiwarp", help="name of the repository on the Hub (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if options.command == "hub":
         from .hub import build
 
-        print(build(options.folder))
+        print(build(options.folder, options.repo_id))
         return 0
+    if options.command == "warmup":
+        from .cli.warmup import warmup
+
+        try:
+            return warmup(options.op)
+        except ValueError as error:
+            ahead.error(str(error))
     if options.command == "bench":
         from .cli.bench import bench, compile_only
 
-        models, place = options.model or ["ltx"], options.device or default_device()
+        place = options.device or default_device()
+        if options.pipeline or options.compare:
+            return pipelines(whole, options, place)
+        models = options.model or ["ltx"]
         chosen = options.variant or names()
         if options.compile_only:
             return compile_only(models, chosen, place, options.small)
         graphs = options.graphs and place.startswith("cuda")
-        return bench(models, chosen, options.rounds, place, options.small, graphs, options.out)
+        return bench(models, chosen, options.rounds or 10, place, options.small, graphs, options.out)
     if options.command == "demo":
         from .cli.demo import demo as run_demo
 
@@ -52,7 +67,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variant", action="append", type=variant, choices=names(), help="may be given again (default: all)"
     )
-    parser.add_argument("--rounds", type=steps, default=10, help="timed steps of each variant (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=steps, default=None, help="timed steps (default: 10) or pipeline calls (default: 3) per variant"
+    )
     parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
     parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
     parser.add_argument(
@@ -64,6 +81,48 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile and measure nothing, for a later run to find it in Inductor's cache; several processes may",
     )
+
+
+    from .cli.bench.pipelines import PIPELINES
+
+    group = parser.add_argument_group("a pipeline, from the prompt to the picture or video")
+    group.add_argument(
+        "--pipeline", action="append", choices=list(PIPELINES), help="may be given again; in place of --model"
+    )
+    group.add_argument("--weights", help="folder of a diffusers pipeline (default: random weights of published sizes)")
+    for name, meaning in (
+        ("height", "pixels"),
+        ("width", "pixels"),
+        ("frames", "frames of a video"),
+        ("steps", "denoising steps"),
+        ("batch", "pictures or videos per call"),
+    ):
+        group.add_argument(f"--{name}", type=steps, default=None, help=f"{meaning} (default: the published size)")
+    group.add_argument(
+        "--compare", nargs=2, metavar=("A.json", "B.json"), help="print two results files next to each other"
+    )
+
+
+def pipelines(parser: argparse.ArgumentParser, options: argparse.Namespace, place: str) -> int:
+    """Run `bench --pipeline` or `bench --compare`. Wrong arguments end the program with one line."""
+    from .cli.bench.pipeline_report import bench_pipelines, compare_files
+
+    sizes = {name: getattr(options, name) for name in ("height", "width", "frames", "steps", "batch")}
+    try:
+        if options.compare:
+            return compare_files(*options.compare)
+        return bench_pipelines(
+            options.pipeline,
+            options.variant,
+            options.rounds or 3,
+            place,
+            options.small,
+            options.out,
+            options.weights,
+            **sizes,
+        )
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def names() -> list[str]:

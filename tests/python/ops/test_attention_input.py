@@ -38,6 +38,22 @@ def cases(device):
     )
 
 
+def test_other_layout(device):
+    """An error and a warning name the other layout if the shapes are valid in it, or look like it."""
+    q, k, v = (torch.zeros(1, heads, 300, 16, dtype=torch.bfloat16, device=device) for heads in (4, 2, 2))
+    with pytest.raises(RuntimeError, match="the shapes are valid with layout='bhsd'$"):
+        oxiwarp.attention(q[:, :, :5], k, v)
+    with pytest.raises(RuntimeError, match="the shapes are valid with layout='bshd'$"):
+        oxiwarp.attention(*(x.transpose(1, 2)[:, -4:] for x in (q[:, :, :5], k, v)), layout="bhsd")
+    with pytest.raises(RuntimeError, match=r"expected heads that divide the 3 of q$"):
+        oxiwarp.attention(q[:, :3, :3], k, v, layout="bhsd")
+    with pytest.warns(UserWarning, match=r"300 heads and 4 tokens.* pass layout='bhsd'$"):
+        oxiwarp.attention(q, q, q)
+    with pytest.warns(UserWarning, match=r"300 heads and 4 tokens.* pass layout='bshd'$"):
+        oxiwarp.attention(*(q.transpose(1, 2),) * 3, layout="bhsd")
+    oxiwarp.attention(q, k, v, layout="bhsd")  # no warning: the tests turn warnings into errors
+
+
 def test_meta():
     for arguments, options, message in cases("meta"):
         with pytest.raises(RuntimeError, match=f"^attention: {message}"):

@@ -108,6 +108,22 @@ def test_columns_not_contiguous(device):
     refused(lambda: oxiwarp.rms_norm(x, wide[0, ::2]), r"^rms_norm: weight of shape", device=device)
 
 
+def test_contiguous_hint(device):
+    """If a tensor must be contiguous, the error names the call that makes it so. Outputs are not copied."""
+    x = random((8, 8), F32, device)
+    q = random((1, 8, 2, 8), BF16, device)
+    for call, name in (
+        (lambda: oxiwarp.rms_norm(x.t()), "x"),
+        (lambda: oxiwarp.softmax(x.t()), "x"),
+        (lambda: oxiwarp.gelu(x.t()), "x"),
+        (lambda: oxiwarp.silu_and_mul(x.t()), "x"),
+        (lambda: oxiwarp.add_rms_norm(x, x.t()), "residual"),
+        (lambda: oxiwarp.attention(q.transpose(1, 3), q.transpose(1, 3), q.transpose(1, 3)), "q"),
+    ):
+        refused(call, rf"{name} of shape .* must be contiguous: call {name}\.contiguous\(\)$", device=device)
+    refused(lambda: oxiwarp.rms_norm(x, out=x.clone().t()), r"out of shape .* must be contiguous$", device=device)
+
+
 def test_rows_of_three_strides(device):
     x = random((2, 4, 3, 5, 8), F32, device).transpose(0, 2)[:, ::2]
     refused(lambda: oxiwarp.rms_norm(x), r"^rms_norm: x of shape .* two strides must reach all its rows", device=device)

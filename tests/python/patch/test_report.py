@@ -4,8 +4,10 @@ import io
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from rich.console import Console
 
+import oxiwarp
 from oxiwarp.patching.report import NO_KERNEL, Report
 
 LTX = "diffusers.models.transformers.transformer_ltx"
@@ -102,3 +104,15 @@ def test_notebook():
 def test_empty():
     assert str(Report("fast")) == "oxiwarp.patch(mode='fast'): 0 modules replaced, 0 left"
     assert "0 modules replaced" in Report("fast")._repr_html_()
+
+
+def test_machine_without_gpu(monkeypatch):
+    """The first line of a report says that kernels will not run on this machine."""
+    for gpus, cpu_kernels in ((0, False), (0, True), (1, False)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        report = oxiwarp.patch(torch.nn.Sequential(torch.nn.RMSNorm(8)), cpu_kernels=cpu_kernels)
+        warned = not gpus and not cpu_kernels
+        for text in (str(report), rendered(report, 120)):
+            expected = "This machine has no CUDA GPU: the oxiwarp kernels will not run here." if warned else report.summary
+            assert text.startswith(expected)
+        assert (report.warning in report._repr_html_()) and bool(report.warning) == warned

@@ -1,5 +1,6 @@
 """Tests of the scripts in examples/: each script runs on a small model and prints the expected output."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -73,3 +74,16 @@ def test_example(name, python, tmp_path):
 def test_odd_arguments(name, options, complaint, tmp_path):
     ran = run(name, options.split(), tmp_path)
     assert ran.returncode == 2 and complaint in ran.stderr, ran.stderr[-2000:]
+
+
+def test_notebook(monkeypatch, tmp_path, capsys):
+    """The cells of the notebook run in order. It is stored without outputs."""
+    pytest.importorskip("diffusers")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
+    names = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"] and cell["execution_count"] is None
+            exec("".join(cell["source"]), names)  # noqa: S102
+    assert names["report"].left == 0 and "modules restored" in capsys.readouterr().out

@@ -1,7 +1,9 @@
 """Tests of the repository that oxiwarp builds for Hugging Face `kernels`: files, functions, layers, loading."""
 
 import ast
+import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -32,6 +34,7 @@ GATED = {
     "GeluTanhAndMul": lambda a, b: F.gelu(a, approximate="tanh") * b,
     "FatreluAndMul": lambda a, b: F.relu(a) * b,
 }
+LAYERS = (*ACTIVATIONS, *GATED, "RMSNorm", "RMSNormZeroCentered", "RMSNormGated", "apply_rotary_transformers")
 FUNCTIONS = {
     "silu": "Silu",
     "gelu": "Gelu",
@@ -84,6 +87,57 @@ def test_layout(repository):
             for name in names:
                 root = name.split(".")[0]
                 assert root == "torch" or root in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_kernels_own_checks(repository):
+    """Kernels reads the metadata, accepts its digest, and selects the build on this machine with backend "cuda"."""
+    from kernels import _rust, variants
+
+    folder = repository / "build" / "torch-cuda"
+    metadata = _rust.Metadata.read_from_file(folder / "metadata.json")
+    assert metadata.id == json.loads((folder / "metadata.json").read_text())["id"]
+    metadata.digest.validate(_rust.Digest.hash_variant(_rust.DigestAlgorithm.SHA256, folder))
+    (folder / "layers.py").write_text((folder / "layers.py").read_text() + "\n")
+    with pytest.raises(_rust.DigestValidationError):
+        metadata.digest.validate(_rust.Digest.hash_variant(_rust.DigestAlgorithm.SHA256, folder))
+    build(repository)
+    selected, _ = variants.resolve_variant(variants.get_variants_local(repository / "build"), "cuda")
+    assert selected.variant_str == "torch-cuda"
+
+
+def test_card(tmp_path):
+    """The card and build.toml name the repository. The card lists every function and layer, and has a benchmark."""
+    folder = build(tmp_path, "someone/oxiwarp")
+    card = (tmp_path / "README.md").read_text()
+    assert card == (tmp_path / "CARD.md").read_text() and card.startswith("---\nlibrary_name: kernels\n")
+    assert 'get_kernel("someone/oxiwarp", version=1' in card and "{" not in card
+    names = ast.literal_eval(
+        next(
+            node.value
+            for node in ast.parse((folder / "__init__.py").read_text()).body
+            if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+        )
+    )
+    listed = re.findall(r"^- `(\w+)`$", card, re.MULTILINE)
+    assert sorted(listed) == sorted([*(name for name in names if name not in ("layers", "ops")), *LAYERS])
+    assert re.search(r"^\| `rms_norm` \| \d+×\d+ \|", card, re.MULTILINE)
+    if sys.version_info < (3, 11):
+        return  # the standard library has no TOML parser
+    import tomllib
+
+    options = tomllib.loads((tmp_path / "build.toml").read_text())
+    assert options["general"]["hub"]["repo-id"] == "someone/oxiwarp" and options["general"]["version"] == 1
+
+
+def test_old_layout(repository):
+    """Kernels before 0.9 loads the folder `oxiwarp` inside of the build. It has the same names."""
+    folder = repository / "build" / "torch-cuda"
+    spec = importlib.util.spec_from_file_location("old_layout", folder / "oxiwarp" / "__init__.py")
+    old = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(old)
+    x = random((3, 64), torch.float32, "cpu")
+    assert {"ops", "layers", "rms_norm"} < set(old.__all__) and torch.equal(old.rms_norm(x), oxiwarp.rms_norm(x))
+    assert torch.equal(old.ops.rms_norm(x, None, 1e-6, 0.0, False), oxiwarp.rms_norm(x))
 
 
 def test_read_only_package(tmp_path, monkeypatch):
@@ -186,6 +240,50 @@ def test_epsilon(module, name, eps, device):
     host.weight = nn.Parameter(torch.ones(64, device=device))
     setattr(host, name, eps)
     assert close(module.layers.RMSNorm.forward(host, x), F.rms_norm(x, (64,), eps=eps))
+
+
+def parts(x, how):
+    """Return the two parts of the heads of `x`: halves, even and odd columns, or copies of the halves."""
+    if how == "interleaved":
+        return x[..., ::2], x[..., 1::2]
+    first, second = x.chunk(2, -1)
+    return (first, second) if how == "halves" else (first.clone(), second.clone())
+
+
+@pytest.mark.parametrize("how", ["halves", "interleaved", "copies"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
+def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
+    """`apply_rotary` computes in float32 and rounds once, with one call of oxiwarp's `rope`, also in place."""
+    x = random((*leading, 6, 4, 16), dtype, device, seed=1)
+    angles = random((6, 1, 8), torch.float32, device, seed=2)
+    calls, rope = [], module.rotary.rope
+    monkeypatch.setattr(module.rotary, "rope", lambda *args, **kwargs: calls.append(args) or rope(*args, **kwargs))
+    for tables in ((angles.cos(), angles.sin()), (angles.cos().to(dtype), angles.sin().to(dtype))):
+        cos, sin = (table.double() for table in tables)
+        for conj in (False, True):
+            first, second = parts(x.clone(), how)
+            a, b = first.double(), second.double()
+            expected = (a * cos + b * sin, b * cos - a * sin) if conj else (a * cos - b * sin, a * sin + b * cos)
+            out = torch.full_like(first, torch.nan), torch.full_like(second, torch.nan)
+            module.apply_rotary(first, second, *tables, *out, conj)
+            module.apply_rotary(first, second, *tables, first, second, conj)
+            for y, in_place, right in zip(out, (first, second), expected, strict=True):
+                tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-8}[dtype]
+                assert torch.allclose(y.double(), right, rtol=tolerance, atol=1e-6) and torch.equal(y, in_place)
+    assert len(calls) == 8 and all((args[0].data_ptr() == first.data_ptr()) == (how != "copies") for args in calls[-1:])
+
+
+def test_apply_rotary_of_each_head(module, device):
+    """The tables of `apply_rotary` may differ between batches and heads."""
+    x = random((2, 6, 4, 16), torch.float32, device)
+    for shape in ((2, 6, 4, 8), (2, 1, 4, 8), (1, 6, 1, 8), (6, 4, 8), (6, 1, 1)):
+        angles = random(shape, torch.float32, device, seed=1)
+        first, second = x.chunk(2, -1)
+        out = torch.empty_like(first), torch.empty_like(second)
+        module.apply_rotary(first, second, angles.cos(), angles.sin(), *out, False)
+        assert close(out[0], first * angles.cos() - second * angles.sin()), shape
+        assert close(out[1], first * angles.sin() + second * angles.cos()), shape
 
 
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])

@@ -2,7 +2,7 @@
 mod overlap;
 mod ptx;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry as MapEntry;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,6 +163,53 @@ impl Kernels {
             Loaded::Cuda(on_gpu) => on_gpu.arch == arch || on_gpu.ptx.iter().any(|ptx| ptx.arch == arch),
             Loaded::Cpu => false,
         }
+    }
+
+    /// Returns the names of the kernels that this device can launch, in alphabetical order. A GPU has the
+    /// kernels in its PTX. The CPU executor has all kernels without `@only`.
+    ///
+    /// ```
+    /// # use cuda_std::prelude::*;
+    /// # use oxiwarp_runtime::{Device, Kernels};
+    /// # unsafe fn twice<T: Elem>(_: *mut T) {}
+    /// entry!(twice<T: [f32, bf16]>(x: *mut T) => twice::<T>(x));
+    ///
+    /// # fn main() -> oxiwarp_runtime::Result<()> {
+    /// let kernels = Kernels::load(&Device::cpu(), &[], KERNELS)?;
+    /// assert_eq!(kernels.names(), ["twice_bf16", "twice_f32"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn names(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = match &self.loaded {
+            Loaded::Cpu => self.by_name.values().filter(|kernel| kernel.run.is_some()).map(|k| k.name).collect(),
+            Loaded::Cuda(on_gpu) => {
+                let units = on_gpu.ptx.iter().flat_map(|ptx| &ptx.units);
+                let embedded: HashSet<_> = units.flat_map(Unit::entries).collect();
+                let loaded = on_gpu.functions.read().unwrap_or_else(PoisonError::into_inner);
+                let is_there =
+                    |kernel: &&&Kernel| embedded.contains(kernel.name) || loaded.contains_key(&address(kernel));
+                self.by_name.values().filter(is_there).map(|kernel| kernel.name).collect()
+            }
+        };
+        names.sort_unstable();
+        names
+    }
+
+    /// Loads a kernel without launching it. On a GPU, the driver compiles its PTX and stores the result in
+    /// the driver's cache on disk, so a later process loads it in less time. On the CPU executor, this
+    /// function only checks the name.
+    ///
+    /// Several threads can load different kernels at the same time.
+    ///
+    /// # Errors
+    /// - [`Error::NoKernel`]: there is no kernel `name`, or the PTX that the device uses lacks it.
+    /// - [`Error::Load`]: the driver rejects the PTX, or [`Error::Driver`].
+    pub fn prepare(&self, name: &str) -> Result<()> {
+        let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
+        let Loaded::Cuda(on_gpu) = &self.loaded else { return Ok(()) };
+        let _current = on_gpu.gpu.current()?;
+        on_gpu.function(kernel)?.map(|_| ()).ok_or_else(|| self.no_kernel(name))
     }
 
     /// Combines these kernels with a stream and a launch shape. The launch functions that
@@ -494,6 +541,15 @@ mod tests {
         }
         assert_eq!(x.download().unwrap(), [11.0, 11.0, 1.0]);
         assert_eq!(y.download().unwrap(), [bf16::from_f32(22.0); 3]);
+    }
+
+    #[test]
+    fn kernels_are_listed_and_prepared_by_name() {
+        let kernels = Kernels::load(&Device::cpu(), &[], KERNELS).unwrap();
+        assert_eq!(kernels.names(), ["add_bf16", "add_f32"], "the executor does not run `@only` kernels");
+        kernels.prepare("add_f32").unwrap();
+        let error = kernels.prepare("add_f16").unwrap_err();
+        assert_eq!(error.to_string(), "there is no kernel add_f16. Did you mean add_bf16?");
     }
 
     #[test]

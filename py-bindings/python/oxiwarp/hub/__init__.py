@@ -1,16 +1,23 @@
 """Writes this package as a kernel repository of Hugging Face Kernels: `python -m oxiwarp hub <folder>`.
 
-    <folder>/build/torch-cuda/metadata.json
-                              __init__.py, layers.py, ...   from repository/
-                              _oxiwarp/                     a copy of the package
+    <folder>/README.md, CARD.md                              the card, made from card.md
+             build.toml                                      name and version, for `kernel-builder upload`
+             build/torch-cuda/metadata.json
+                              __init__.py, layers.py, ...    from repository/
+                              _ops.py                        the namespace of the operators
+                              oxiwarp/__init__.py            the same names, for old versions of Kernels
+                              _oxiwarp/                      a copy of the package
 
 `kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in
 `torch.ops`. So one process can also load an installed oxiwarp, or another version of the repository.
 """
 
+import ast
+import base64
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -23,11 +30,44 @@ from .ops import _register
 
 _register.register_kernels()
 """
+OPS = '''"""The operators of this repository: `ops` is their namespace in `torch.ops`."""
+
+import torch
+
+from . import _oxiwarp  # noqa: F401  registers the operators
+
+ops = torch.ops.{name}
+
+
+def add_op_namespace_prefix(op_name: str) -> str:
+    """Return the name of an operator with its namespace, for functions of `torch.library`."""
+    return f"{name}::{{op_name}}"
+'''
+COMPATIBLE = '''"""The names of the repository, at the path where old versions of Kernels look for them."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+if "{name}" not in sys.modules:
+    spec = spec_from_file_location("{name}", Path(__file__).parent.parent / "__init__.py")
+    sys.modules["{name}"] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["{name}"])
+__all__ = sys.modules["{name}"].__all__
+globals().update({{each: getattr(sys.modules["{name}"], each) for each in __all__}})
+'''
 ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
+VERSION = 1
+"""The major version of the repository's interface. Kernels loads the branch `v<version>`."""
+LICENSE = "Apache-2.0"
+"""One of the two licences of oxiwarp. The Hub takes one identifier."""
 
 
-def build(folder: str | Path) -> Path:
-    """Write the repository to `build/torch-cuda` in `folder`, replace an existing one, and return its path."""
+def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
+    """Write the repository to `folder`, and return the path of its `build/torch-cuda`, which replaces an existing one.
+
+    `repo_id` is the name of the repository on the Hub. It is written into the card and into build.toml.
+    """
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
         shutil.rmtree(target)
@@ -38,16 +78,60 @@ def build(folder: str | Path) -> Path:
     (target / "_oxiwarp" / "_namespace.py").write_text(
         f'"""The namespace of this copy\'s operators in `torch.ops`."""\n\nNAMESPACE = "{name}"\n'
     )
+    (target / "_ops.py").write_text(OPS.format(name=name))
+    (target / "oxiwarp").mkdir()
+    (target / "oxiwarp" / "__init__.py").write_text(COMPATIBLE.format(name=name))
     metadata = {
         "id": name,
         "name": "oxiwarp",
-        "version": 1,
-        "license": "MIT OR Apache-2.0",
+        "version": VERSION,
+        "license": LICENSE,
         "python-depends": [],
         "backend": {"type": "cuda", "archs": ARCHS},
+        "digest": {"algorithm": "sha256", "files": digests(target)},
     }
     (target / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
+    card = (PACKAGE / "hub" / "card.md").read_text()
+    functions, layers = (listed(target / file, how) for file, how in (("__init__.py", exported), ("layers.py", classes)))
+    for old, new in {"{repo_id}": repo_id, "{functions}": functions, "{layers}": layers}.items():
+        card = card.replace(old, new)
+    for file in ("README.md", "CARD.md"):
+        (Path(folder) / file).write_text(card)
+    (Path(folder) / "build.toml").write_text(
+        f'[general]\nname = "oxiwarp"\nversion = {VERSION}\nlicense = "{LICENSE}"\nbackends = ["cuda"]\n\n'
+        f'[general.hub]\nrepo-id = "{repo_id}"\n\n[torch-noarch]\n'
+    )
     return target
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file in `folder`, in base64, by its path relative to `folder`."""
+    return {
+        path.relative_to(folder).as_posix(): base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def listed(path: Path, names: Callable[[ast.Module], Iterator[str]]) -> str:
+    """Return a Markdown list of the names that `names` finds in a Python file."""
+    return "\n".join(f"- `{name}`" for name in sorted(names(ast.parse(path.read_text()))))
+
+
+def exported(module: ast.Module) -> Iterator[str]:
+    """Yield the names in `__all__` that are functions."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            yield from (name for name in ast.literal_eval(node.value) if name not in ("layers", "ops"))
+
+
+def classes(module: ast.Module) -> Iterator[str]:
+    """Yield the names of classes, and of the variables that `_applying` makes."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id
 
 
 def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:

@@ -27,6 +27,7 @@ _INFINITE = 2.0**128 - 2.0**103  # the smallest magnitude that float32 rounds to
 _SCHEMA_ERROR = re.compile(
     r"Expected a value of type '(\w+)[^']*' for argument '(\w+)' but instead found type '([\w.]+)'"
 )
+_STRIDES = re.compile(r"(\w+) of shape \[.*\] has strides \[.*\]: .* contiguous$")
 _KINDS = {
     "float": "a number",
     "int": "an integer",
@@ -262,6 +263,7 @@ def explain(
     - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python raises
       torch.OutOfMemoryError. `outputs` is the number of results like `x`.
     - Argument of a wrong type: torch's message contains the whole schema.
+    - Input that must be contiguous: the new message names `.contiguous()`.
     - Operator that several public functions share: its message begins with the operator's name. The new message begins
       with `op`, the public function.
 
@@ -281,6 +283,9 @@ def explain(
         expected, name, got = wrong.groups()
         raise TypeError(f"{op}: {name} is {got}, expected {_KINDS.get(expected, expected)}") from None
     operator, colon, rest = str(error).partition(": ")
+    uneven = _STRIDES.match(rest)
+    if uneven is not None and not uneven[1].endswith("out"):  # a copy of an output would not get the result
+        raise RuntimeError(f"{op}: {rest}: call {uneven[1]}.contiguous()") from None
     if colon and operator != op and operator in OPERATORS:
         raise RuntimeError(f"{op}: {rest}") from None
 

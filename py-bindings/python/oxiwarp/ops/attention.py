@@ -1,6 +1,7 @@
 """Scaled dot product attention and its gradient: two operators and their public function."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -17,6 +18,8 @@ from .activation import check as check_beside
 NUMBER = (float, int, type(None))
 MOST_KEYS = 2**31 - 1  # maximum of a window limit; no tensor has more keys
 LAYOUTS = {"bshd": False, "bhsd": True}
+MOST_HEADS = 256
+"""More heads than known models have. A tensor with more heads, and with fewer tokens, may have the other layout."""
 
 
 def _check(
@@ -49,17 +52,40 @@ def _check(
     for dim in (heads_at, -5 - heads_at):
         wanted[dim] = k.shape[dim]
     if list(k.shape) != wanted:
-        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected {wanted}")
+        hint = _layout_hint(q, k, heads_first)
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected {wanted}{hint}")
     if v.shape != k.shape:
         raise RuntimeError(f"{op}: v has shape {list(v.shape)}, expected {list(k.shape)}")
     if not 1 <= q.shape[-1] <= 256:
         raise RuntimeError(f"{op}: q has shape {list(q.shape)}, expected heads of 1 to 256 columns")
     heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
     if kv_heads != heads and (heads == 0 or kv_heads == 0 or heads % kv_heads != 0):
-        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected heads that divide the {heads} of q")
+        hint = _layout_hint(q, k, heads_first)
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected heads that divide the {heads} of q{hint}")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
         got = dtype_name(mask.dtype)
         raise RuntimeError(f"{op}: mask is {got}, expected bool, f32 or {FLOATS[q.dtype]} (as q)")
+
+
+def _layout_hint(q: Tensor, k: Tensor, heads_first: bool) -> str:
+    """Return a hint for error messages if the shapes of `q` and `k` are valid in the other layout, or ""."""
+    heads_at = -2 if heads_first else -3
+    heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
+    if q.dim() < 4 or q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1] or not kv_heads or heads % kv_heads:
+        return ""
+    return f"; the shapes are valid with layout={'bshd' if heads_first else 'bhsd'!r}"
+
+
+def _warn_of_layout(k: Tensor, layout: str) -> None:
+    """Warn if `k` has more heads than `MOST_HEADS`, and fewer tokens."""
+    heads, tokens = (k.shape[-3], k.shape[-2]) if LAYOUTS[layout] else (k.shape[-2], k.shape[-3])
+    if heads > MOST_HEADS >= tokens:
+        other = "bshd" if LAYOUTS[layout] else "bhsd"
+        message = (
+            f"attention: with layout={layout!r}, k of shape {list(k.shape)} has {heads} heads and {tokens} tokens. If "
+            f"these are {tokens} heads and {heads} tokens, pass layout={other!r}"
+        )
+        warnings.warn(message, stacklevel=3)
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
@@ -187,7 +213,9 @@ def attention(
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | list[Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute scaled dot product attention on tensor cores: `softmax(scale * q @ k.T + mask) @ v`.
+    """Compute attention of `[B, S, H, D]` tensors (torch has `[B, H, S, D]`): `softmax(scale * q @ k.T + mask) @ v`.
+
+    The kernels compute on tensor cores.
 
     Args:
         q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA device of
@@ -213,7 +241,8 @@ def attention(
             has the position of the last key, as with `causal`.
         softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
-        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`.
+        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`. A warning says if the
+            shape of `k` looks like the other layout (more than 256 heads, and at most 256 tokens).
         cu_seqlens (Tensor | pair of Tensors | None): int32, shape `[sequences + 1]`: the offsets at which packed
             sequences start, and the end of the last one. The pair is for queries and keys. The tensors then have no
             dimension B, and `mask` must be None. Tokens after the last sequence attend to nothing. The offsets start
@@ -273,6 +302,8 @@ def attention(
         raise RuntimeError("attention: mask requires grad, and there is no gradient of masks: detach it")
     if not (isinstance(layout, str) and layout in LAYOUTS):
         raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
+    if not torch.compiler.is_compiling() and k.dim() > 2:
+        _warn_of_layout(k, layout)
     limits = (-1, -1) if window is None else _limits(window)
     starts = (None, None) if cu_seqlens is None else _starts(cu_seqlens)
     recorded = needs_grad(q, k, v)

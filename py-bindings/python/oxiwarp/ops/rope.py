@@ -175,6 +175,10 @@ def rope(
     tensors_only("rope", q, k=k, cos=cos, sin=sin)
     if cos is None:
         raise TypeError("rope: cos is NoneType, expected a torch.Tensor")
+    if sin is None and not cos.is_complex():
+        raise ValueError(
+            "rope: sin is None, expected a table like cos. The arguments are rope(q, k, cos, sin); without keys, k is None"
+        )
     if head_dim is not None:
         check_head_dim("rope", q, head_dim)
     how = rotation(

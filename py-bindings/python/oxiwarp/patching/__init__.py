@@ -26,6 +26,10 @@ from .report import Report
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
+NO_GPU = (
+    "This machine has no CUDA GPU: the oxiwarp kernels will not run here. "
+    "Patched modules run their original methods. (cpu_kernels=True runs the kernels on the CPU executor.)"
+)
 
 
 class Settings(NamedTuple):
@@ -90,6 +94,10 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
+    # `device_count` asks NVML. `is_available` and the properties of a GPU would initialize CUDA, and a process that
+    # is forked afterwards could not use it.
+    if not cpu_kernels and torch.cuda.device_count() == 0:
+        report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])

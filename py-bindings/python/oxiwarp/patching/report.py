@@ -70,6 +70,8 @@ class Report:
     names: dict[str, str] = field(default_factory=dict)
     """Maps the dotted name of each candidate to its status, "replaced" or "left"."""
     notes: list[str] = field(default_factory=list)
+    warning: str = ""
+    """The first line of the printed report: why the kernels will not run on this machine. Empty if they will."""
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
         """Count one module. An empty `op` means that the module was not replaced."""
@@ -125,6 +127,8 @@ class Report:
         from rich.table import Table
         from rich.text import Text
 
+        if self.warning:
+            yield Text(self.warning, style="bold yellow")
         yield Text(self.summary, style="bold")
         labels = [len(row.label) for row in self.rows]
         width = max((length for length in labels if length <= options.max_width * LABEL_SHARE), default=0)
@@ -145,6 +149,8 @@ class Report:
     def _repr_html_(self) -> str:
         """Return an HTML table for notebooks, with a heading for each Python module that defines classes."""
         made = ElementTree.Element("div")
+        if self.warning:
+            ElementTree.SubElement(made, "p").text = self.warning
         table = ElementTree.SubElement(made, "table")
         ElementTree.SubElement(table, "caption").text = self.summary
         _html_row(ElementTree.SubElement(table, "thead"), "th", ("class", *COLUMNS[1:]))

@@ -166,8 +166,13 @@ def show(results: list[Result], console: Any) -> None:
 def save(workload: Workload, results: list[Result], device: torch.device, dtype: torch.dtype, file: Path) -> None:
     """Write the results and the facts about the machine to a JSON file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "model": workload.title,
+    record = {"model": workload.title, **machine(device, dtype), "results": [figures(result) for result in results]}
+    file.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the facts about the command and the machine for a results file."""
+    return {
         "command": command(sys.argv[1:]),
         "commit": os.environ.get("OXIWARP_COMMIT"),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -175,9 +180,7 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
         "driver": driver() if device.type == "cuda" else None,
         "dtype": str(dtype)[6:],
         "versions": versions(),
-        "results": [figures(result) for result in results],
     }
-    file.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def figures(result: Result) -> dict[str, Any]:
@@ -185,9 +188,14 @@ def figures(result: Result) -> dict[str, Any]:
 
     `psnr` is None if the samples are equal. Both `equal` and `psnr` are None if the reference is not finite.
     """
-    agreement = {"equal": result.equal, "psnr": result.psnr}
-    finite = {name: x if x is not None and math.isfinite(x) else None for name, x in agreement.items()}
-    return {**asdict(result), "median": result.median, **finite}
+    return {**asdict(result), "median": result.median, **figures_of_agreement(result.equal, result.psnr)}
+
+
+def figures_of_agreement(equal: float | None, psnr: float | None) -> dict[str, float | None]:
+    """Return `equal` and `psnr` for JSON, with None in place of infinite or NaN values."""
+    return {
+        name: x if x is not None and math.isfinite(x) else None for name, x in (("equal", equal), ("psnr", psnr))
+    }
 
 
 def command(arguments: list[str]) -> str:

@@ -8,6 +8,7 @@ remaining functions are the public operators of the oxiwarp package.
 """
 
 from . import layers
+from ._ops import ops
 from ._oxiwarp import (
     ada_norm,
     add_rms_norm,
@@ -53,6 +54,7 @@ __all__ = [
     "layer_norm",
     "layers",
     "mul_and_silu",
+    "ops",
     "qk_norm_rope",
     "rms_norm",
     "rms_norm_gated",

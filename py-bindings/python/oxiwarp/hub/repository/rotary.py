@@ -9,14 +9,46 @@ from ._oxiwarp import rope
 def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool) -> None:
     """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. With `conj`, rotate by the negative angle.
 
-    `x1` and `x2` are the two halves of the heads, `[..., S, H, D / 2]`. `cos` and `sin` broadcast to that shape. The
+    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`: the halves `x[..., :D / 2]` and `x[..., D / 2:]`,
+    or the even and the odd columns `x[..., ::2]` and `x[..., 1::2]`. The kernel then reads `x` itself. Other tensors are
+    concatenated first. `cos` and `sin` broadcast to `[..., S, H, D / 2]`. Sums are float32 and are rounded once. The
     outputs may be the inputs.
     """
-    sin = -sin if conj else sin
-    first = torch.addcmul(x1.float() * cos, x2.float(), sin, value=-1)
-    second = torch.addcmul(x1.float() * sin, x2.float(), cos)
+    x, interleaved = _whole(x1, x2)
+    cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
+    heads = x.flatten(0, -4) if x.dim() > 3 else x.unsqueeze(0)
+    rotated = rope(heads, None, cos, sin, interleaved=interleaved, mode="fast").view(x.shape)
+    half = x1.shape[-1]
+    first, second = (rotated[..., ::2], rotated[..., 1::2]) if interleaved else rotated.split(half, -1)
     out1.copy_(first)
     out2.copy_(second)
+
+
+def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
+    """Return the tensor whose parts are `x1` and `x2`, and whether the parts are its even and its odd columns.
+
+    Without a copy, if the memory of the two parts shows that they are parts of one tensor.
+    """
+    if not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
+        same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()
+        distance = x2.storage_offset() - x1.storage_offset()
+        whole = (*x1.shape[:-1], 2 * x1.shape[-1])
+        for step, expected in ((1, x1.shape[-1]), (2, 1)):
+            if same and x1.stride(-1) == step and distance == expected:
+                return x1.as_strided(whole, (*x1.stride()[:-1], 1)), step == 2
+    return torch.cat((x1, x2), -1), False
+
+
+def _table(table: Tensor, x1: Tensor) -> Tensor:
+    """Return a table that broadcasts to `x1` in the shape that `rope` takes: `[batches, S, heads, D / 2]`."""
+    if table.dtype not in (torch.float32, x1.dtype):
+        table = table.float()
+    table = table[(None,) * (3 - table.dim())] if table.dim() < 3 else table
+    if table.dim() == 3:
+        table = table.unsqueeze(0)
+    elif table.dim() > 4 or x1.dim() != 4:
+        table = table.expand(*x1.shape[:-3], *table.shape[-3:]).flatten(0, -4)
+    return table.expand(table.shape[0], x1.shape[-3], table.shape[2], x1.shape[-1]).contiguous()
 
 
 def apply_rotary_transformers(

@@ -1,0 +1,251 @@
+"""Pipelines that `bench --pipeline` measures from the prompt to the picture: text encoder, denoiser, scheduler, VAE.
+
+They have the published sizes and random weights, or small sizes for tests. Without the files of a tokenizer, a prompt
+becomes random token ids of the published length. Random weights do not change the time.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .workloads import _flux, _ltx, _sdxl, _wan
+
+PROMPT = "a river at dawn"
+
+
+@dataclass(frozen=True)
+class PipelineKind:
+    """One pipeline at its published size. `Size` may change the size and the number of steps."""
+
+    name: str
+    title: str
+    build: Callable[[bool], Any]
+    """Builds the pipeline. The argument True requests a small one. Modules are made on torch's default device."""
+    size: "Size"
+    small: "Size"
+    multiple: int
+    """Height and width must be multiples of it: the VAE's compression, times the patch size of the denoiser."""
+    frame_step: int | None = None
+    """Number of frames that the VAE compresses to one, or None for a picture. The first frame is separate."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the call, for example the guidance scale."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of the result in pixels and frames, and number of denoising steps."""
+
+    height: int
+    width: int
+    steps: int
+    frames: int | None = None
+    batch: int = 1
+
+
+class RandomTokens:
+    """Takes the place of a tokenizer without its files: returns seeded token ids, always the same ones for a text."""
+
+    def __init__(self, vocabulary: int, length: int) -> None:
+        self.vocabulary, self.model_max_length = vocabulary, length
+        self.added_tokens_encoder: dict[str, int] = {}
+
+    def __call__(self, text: str | Sequence[str], max_length: int | None = None, **_: Any) -> Any:
+        """Return `input_ids` and `attention_mask`, with at most `model_max_length` tokens."""
+        from transformers import BatchEncoding
+
+        length = min(max_length or self.model_max_length, self.model_max_length)
+        rows = [
+            torch.randint(
+                1, self.vocabulary, (length,), generator=torch.Generator("cpu").manual_seed(zlib.crc32(each.encode()))
+            )
+            for each in ([text] if isinstance(text, str) else text)
+        ]
+        ids = torch.stack(rows)
+        return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+    def tokenize(self, _: str) -> list[str]:
+        """Return no tokens. diffusers searches them for textual inversions."""
+        return []
+
+
+def check_folder(folder: str) -> None:
+    """Raise ValueError unless `folder` has a pipeline of diffusers with a VAE."""
+    index = Path(folder) / "model_index.json"
+    if not index.is_file():
+        raise ValueError(f"--weights {folder}: no file model_index.json, expected the folder of a diffusers pipeline")
+    parts = json.loads(index.read_text())
+    if not any(parts.get("vae") or ()):
+        raise ValueError(f"--weights {folder}: {parts.get('_class_name')} has no VAE, so it makes no picture")
+
+
+def from_folder(folder: str, dtype: torch.dtype) -> Any:
+    """Load a pipeline with its weights from a local folder."""
+    from diffusers import DiffusionPipeline
+
+    return DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
+
+
+def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
+    """Return the encoder of T5 v1.1 XXL, or a small one whose states have `width` columns."""
+    from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
+
+    sizes = dict(d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, vocab_size=vocabulary)
+    if small:
+        sizes |= dict(d_model=width, d_ff=32, num_layers=1, num_heads=2, d_kv=8, vocab_size=64)
+    if vocabulary == 32128:
+        return T5EncoderModel(T5Config(feed_forward_proj="gated-gelu", **sizes))
+    return UMT5EncoderModel(UMT5Config(feed_forward_proj="gated-gelu", **sizes))
+
+
+def _clip(projected: bool = False, **sizes: int) -> Any:
+    """Return a text encoder of CLIP. `projected` adds the projection of the pooled state."""
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    config = CLIPTextConfig(hidden_act="gelu" if projected else "quick_gelu", **sizes)
+    return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
+
+
+CLIP_L = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
+CLIP_BIG_G = dict(
+    hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=20, projection_dim=1280
+)
+SMALL_CLIP = dict(vocab_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
+
+
+def _picture_vae(small: bool, **options: Any) -> Any:
+    """Return the VAE of SDXL or FLUX.1, which have the same blocks."""
+    from diffusers import AutoencoderKL
+
+    sizes: dict[str, Any] = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2)
+    if small:
+        sizes = dict(block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4)
+    blocks: dict[str, Any] = dict(down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4)
+    return AutoencoderKL(sample_size=1024, **blocks, **sizes, **options)
+
+
+def _ltx_pipeline(small: bool) -> Any:
+    from diffusers import AutoencoderKLLTXVideo, FlowMatchEulerDiscreteScheduler, LTXPipeline
+
+    vae = dict(
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1, 1),
+    )
+    return LTXPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=AutoencoderKLLTXVideo(**(vae if small else {})),
+        text_encoder=_t5(small, 24),
+        tokenizer=RandomTokens(64 if small else 32128, 128),
+        transformer=_ltx(small),
+    )
+
+
+def _flux_pipeline(small: bool) -> Any:
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+
+    latents = dict(latent_channels=2 if small else 16, scaling_factor=0.3611, shift_factor=0.1159)
+    return FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+        vae=_picture_vae(small, use_quant_conv=False, use_post_quant_conv=False, **latents),
+        text_encoder=_clip(**(dict(SMALL_CLIP, hidden_size=16) if small else CLIP_L)),
+        tokenizer=RandomTokens(64 if small else 49408, 77),
+        text_encoder_2=_t5(small, 32),
+        tokenizer_2=RandomTokens(64 if small else 32128, 512),
+        transformer=_flux(small),
+    )
+
+
+def _wan_pipeline(small: bool) -> Any:
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline
+
+    vae = dict(base_dim=4, num_res_blocks=1)
+    return WanPipeline(
+        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        vae=AutoencoderKLWan(**(vae if small else {})).float(),  # diffusers' example decodes in float32
+        text_encoder=_t5(small, 24, vocabulary=256384),
+        tokenizer=RandomTokens(64 if small else 256384, 512),
+        transformer=_wan(small),
+    )
+
+
+def _sdxl_pipeline(small: bool) -> Any:
+    from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
+
+    second = dict(SMALL_CLIP, hidden_size=8, projection_dim=16) if small else CLIP_BIG_G
+    return StableDiffusionXLPipeline(
+        scheduler=EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"),
+        vae=_picture_vae(small, latent_channels=4, scaling_factor=0.13025, force_upcast=True),
+        text_encoder=_clip(**(dict(SMALL_CLIP, hidden_size=8) if small else CLIP_L)),
+        tokenizer=RandomTokens(64 if small else 49408, 77),
+        text_encoder_2=_clip(projected=True, **second),
+        tokenizer_2=RandomTokens(64 if small else 49408, 77),
+        unet=_sdxl(small),
+        add_watermarker=False,
+    )
+
+
+def _qwen_image_pipeline(small: bool) -> Any:
+    from diffusers import (
+        AutoencoderKLQwenImage,
+        FlowMatchEulerDiscreteScheduler,
+        QwenImagePipeline,
+        QwenImageTransformer2DModel,
+    )
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text: dict[str, Any] = dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, vocab_size=152064)
+    text |= dict(num_attention_heads=28, num_key_value_heads=4)
+    sections, vision, denoiser, vae = [16, 24, 24], {}, {}, {}
+    if small:
+        text = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=64)
+        text |= dict(num_attention_heads=2, num_key_value_heads=1)
+        sections, vision = [2, 3, 3], dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32)
+        denoiser = dict(num_layers=2, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=32)
+        denoiser["axes_dims_rope"] = (4, 6, 6)
+        vae = dict(base_dim=4, num_res_blocks=1)
+    text["rope_parameters"] = dict(rope_type="default", rope_theta=1e6, mrope_section=sections)
+    special = dict(image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5) if small else {}
+    return QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(
+            base_image_seq_len=256, max_image_seq_len=8192, base_shift=0.5, max_shift=0.9, shift_terminal=0.02,
+            time_shift_type="exponential", use_dynamic_shifting=True,
+        ),
+        vae=AutoencoderKLQwenImage(**vae),
+        text_encoder=Qwen2_5_VLForConditionalGeneration(
+            Qwen2_5_VLConfig(text_config=text, vision_config=vision, **special)
+        ),
+        tokenizer=RandomTokens(64 if small else 151000, 34 + 64),  # the prompt's template has 34 tokens
+        transformer=QwenImageTransformer2DModel(**denoiser),
+    )
+
+
+PIPELINES = {
+    kind.name: kind
+    for kind in (
+        PipelineKind(
+            "ltx", "LTX-Video", _ltx_pipeline, Size(512, 768, 30, 49), Size(64, 64, 2, 9), multiple=32, frame_step=8
+        ),
+        PipelineKind("flux", "FLUX.1 [dev]", _flux_pipeline, Size(1024, 1024, 28), Size(32, 48, 2), multiple=16),
+        PipelineKind(
+            "wan", "Wan 2.1 1.3B", _wan_pipeline, Size(480, 832, 20, 81), Size(32, 48, 2, 5), multiple=16, frame_step=4
+        ),
+        PipelineKind("sdxl", "SDXL", _sdxl_pipeline, Size(1024, 1024, 30), Size(64, 64, 2), multiple=8),
+        PipelineKind(
+            "qwen-image",
+            "Qwen-Image",
+            _qwen_image_pipeline,
+            Size(1024, 1024, 20),
+            Size(32, 48, 2),
+            multiple=16,
+            options=dict(negative_prompt=" ", true_cfg_scale=4.0),
+        ),
+    )
+}
+
+__all__ = ["PIPELINES", "PROMPT", "PipelineKind", "RandomTokens", "Size", "check_folder", "from_folder"]
