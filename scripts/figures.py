@@ -229,7 +229,9 @@ def card() -> Iterator[str]:
         next(
             node.value
             for node in ast.parse((REPOSITORY / "__init__.py").read_text()).body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "__all__"
         )
     )
     cases: dict[str, dict[tuple[int, str], dict[str, dict[str, str]]]] = {}

@@ -49,7 +49,8 @@ class Sampling:
 
     def __call__(self, executor: Any, guider: Any, *args: Any, **kwargs: Any) -> Any:
         model = guider.inner_model.diffusion_model
-        # The kernels read weights as they are stored. These modules change them in each call, for example by a LoRA.
+        # The kernels read weights as they are stored. Modules with one of these functions change them in each
+        # call, for example by a LoRA.
         skip = [
             name
             for name, module in model.named_modules()

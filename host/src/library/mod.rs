@@ -6,5 +6,5 @@ mod load;
 
 pub use self::info::{KernelInfo, kernel_info};
 pub(crate) use self::launch_site::LaunchSite;
-pub use self::load::{cuda_with_ptx, kernel_names, prepare_kernel};
 pub(crate) use self::load::library;
+pub use self::load::{cuda_with_ptx, kernel_names, prepare_kernel};

@@ -68,7 +68,10 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "--variant", action="append", type=variant, choices=names(), help="may be given again (default: all)"
     )
     parser.add_argument(
-        "--rounds", type=steps, default=None, help="timed steps (default: 10) or pipeline calls (default: 3) per variant"
+        "--rounds",
+        type=steps,
+        default=None,
+        help="timed steps (default: 10) or pipeline calls (default: 3) per variant",
     )
     parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
     parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
@@ -81,7 +84,6 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile and measure nothing, for a later run to find it in Inductor's cache; several processes may",
     )
-
 
     from .cli.bench.pipelines import PIPELINES
 

@@ -125,8 +125,8 @@ def test_refused(device):
         ((q, k, cos, sin), {"offset": 1}, RuntimeError, r"^rope: "),
         ((q, k, cos, sin), {"offset": -1}, ValueError, r"^rope: offset is -1, expected 0 or more"),
         ((q, k, cos, sin), {"mode": "exakt"}, ValueError, r"^rope: mode is 'exakt', expected 'exact' or 'fast'"),
-        ((q, k, cos, None), {}, ValueError, r"^rope: sin is None, .*without keys, k is None$"),
-        ((q, cos, sin), {}, ValueError, r"^rope: sin is None, .*without keys, k is None$"),
+        ((q, k, cos, None), {}, ValueError, r"^rope: sin is None, .*without keys, pass k=None$"),
+        ((q, cos, sin), {}, ValueError, r"^rope: sin is None, .*without keys, pass k=None$"),
         ((q, k, None, None), {}, TypeError, r"^rope: cos is NoneType"),
         ((q, 3, cos, sin), {}, TypeError, r"^rope: k is int, expected a torch\.Tensor or None"),
         (

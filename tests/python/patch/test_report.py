@@ -113,6 +113,8 @@ def test_machine_without_gpu(monkeypatch):
         report = oxiwarp.patch(torch.nn.Sequential(torch.nn.RMSNorm(8)), cpu_kernels=cpu_kernels)
         warned = not gpus and not cpu_kernels
         for text in (str(report), rendered(report, 120)):
-            expected = "This machine has no CUDA GPU: the oxiwarp kernels will not run here." if warned else report.summary
+            expected = (
+                "This machine has no CUDA GPU: the oxiwarp kernels will not run here." if warned else report.summary
+            )
             assert text.startswith(expected)
         assert (report.warning in report._repr_html_()) and bool(report.warning) == warned

@@ -120,17 +120,19 @@ def test_no_memory_left(tmp_path, monkeypatch, capsys):
 
 def test_compare(tmp_path, capsys):
     """`--compare` prints two files of the same run next to each other, and refuses other files."""
-    run(tmp_path / "a", "--variant", "patched")
-    run(tmp_path / "b", "--variant", "patched")
+    record = run(tmp_path, "--variant", "patched")
     capsys.readouterr()
-    a, b = (str(tmp_path / name / "pipeline-sdxl.json") for name in "ab")
+    a, b = str(tmp_path / "pipeline-sdxl.json"), str(tmp_path / "b.json")
+    record["results"][1]["seconds"] = record["results"][1]["seconds"] / 2
+    (tmp_path / "b.json").write_text(json.dumps(record))
     assert main(["bench", "--compare", a, b]) == 0
     said = capsys.readouterr().out
-    assert "less time" in said and "patched" in said and "torch" in said
-    run(tmp_path / "c", "--steps", "1")
+    assert "less time" in said and "50.0%" in said and "torch" in said
+    record["size"]["steps"] = 1
+    (tmp_path / "c.json").write_text(json.dumps(record))
     (tmp_path / "d.json").write_text("[]")
     for other, expected in (
-        (str(tmp_path / "c" / "pipeline-sdxl.json"), "expected the same run"),
+        (str(tmp_path / "c.json"), "expected the same run"),
         (str(tmp_path / "d.json"), "not a results file of bench --pipeline"),
         (str(tmp_path / "e.json"), "No such file"),
     ):

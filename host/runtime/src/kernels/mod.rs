@@ -2,8 +2,8 @@
 mod overlap;
 mod ptx;
 
-use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -182,14 +182,16 @@ impl Kernels {
     /// ```
     pub fn names(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = match &self.loaded {
-            Loaded::Cpu => self.by_name.values().filter(|kernel| kernel.run.is_some()).map(|k| k.name).collect(),
+            Loaded::Cpu => {
+                self.by_name.values().filter(|kernel| kernel.run.is_some()).map(|k| k.name).collect()
+            }
             Loaded::Cuda(on_gpu) => {
                 let units = on_gpu.ptx.iter().flat_map(|ptx| &ptx.units);
                 let embedded: HashSet<_> = units.flat_map(Unit::entries).collect();
                 let loaded = on_gpu.functions.read().unwrap_or_else(PoisonError::into_inner);
                 let is_there =
-                    |kernel: &&&Kernel| embedded.contains(kernel.name) || loaded.contains_key(&address(kernel));
-                self.by_name.values().filter(is_there).map(|kernel| kernel.name).collect()
+                    |k: &&'static Kernel| embedded.contains(k.name) || loaded.contains_key(&address(k));
+                self.by_name.values().copied().filter(is_there).map(|kernel| kernel.name).collect()
             }
         };
         names.sort_unstable();

@@ -1,7 +1,7 @@
 """Compiles the PTX of every kernel for this machine's GPUs: `python -m oxiwarp warmup`.
 
-The driver compiles a kernel at its first launch and stores the result in a cache on disk. After `warmup`, first launches
-in all later processes of this user load from the cache.
+The driver compiles a kernel at its first launch and stores the result in a cache on disk. After `warmup`, the first
+launches in all later processes of this user load from the cache.
 """
 
 import os
@@ -49,8 +49,8 @@ def warmup(ops: list[str] | None = None, console: Any = None) -> int:
             task = progress.add_task(device["name"], total=len(names))
             jobs = {pool.submit(_native.prepare_kernel, index, name): name for name in names}
             for job in as_completed(jobs):
-                if (error := job.exception()) is not None:
-                    print(f"warmup: {jobs[job]}: {error}", file=sys.stderr)
+                if (failure := job.exception()) is not None:
+                    print(f"warmup: {jobs[job]}: {failure}", file=sys.stderr)
                     failed = True
                 progress.advance(task)
         spent = time.perf_counter() - started
@@ -63,7 +63,8 @@ def selected(names: list[str], ops: list[str] | None) -> list[str]:
     if ops is None:
         return names
     entries = {
-        op: {entry for kernel in _native.kernel_info() if kernel["op"] == op for entry in kernel["entries"]} for op in ops
+        op: {entry for kernel in _native.kernel_info() if kernel["op"] == op for entry in kernel["entries"]}
+        for op in ops
     }
     for op, found in entries.items():
         if not found:

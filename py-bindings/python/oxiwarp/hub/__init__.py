@@ -92,7 +92,9 @@ def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
     }
     (target / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
     card = (PACKAGE / "hub" / "card.md").read_text()
-    functions, layers = (listed(target / file, how) for file, how in (("__init__.py", exported), ("layers.py", classes)))
+    functions, layers = (
+        listed(target / file, how) for file, how in (("__init__.py", exported), ("layers.py", classes))
+    )
     for old, new in {"{repo_id}": repo_id, "{functions}": functions, "{layers}": layers}.items():
         card = card.replace(old, new)
     for file in ("README.md", "CARD.md"):

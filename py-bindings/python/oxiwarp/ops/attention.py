@@ -241,8 +241,8 @@ def attention(
             has the position of the last key, as with `causal`.
         softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
-        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`. A warning says if the
-            shape of `k` looks like the other layout (more than 256 heads, and at most 256 tokens).
+        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`. A warning says
+            if the shape of `k` looks like the other layout (more than 256 heads, and at most 256 tokens).
         cu_seqlens (Tensor | pair of Tensors | None): int32, shape `[sequences + 1]`: the offsets at which packed
             sequences start, and the end of the last one. The pair is for queries and keys. The tensors then have no
             dimension B, and `mask` must be None. Tokens after the last sequence attend to nothing. The offsets start
@@ -302,8 +302,6 @@ def attention(
         raise RuntimeError("attention: mask requires grad, and there is no gradient of masks: detach it")
     if not (isinstance(layout, str) and layout in LAYOUTS):
         raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
-    if not torch.compiler.is_compiling() and k.dim() > 2:
-        _warn_of_layout(k, layout)
     limits = (-1, -1) if window is None else _limits(window)
     starts = (None, None) if cu_seqlens is None else _starts(cu_seqlens)
     recorded = needs_grad(q, k, v)
@@ -321,6 +319,8 @@ def attention(
         explain(error, "attention", 1, q, "q", k=k, v=v, mask=mask)
         _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # a clearer message for dtypes
         raise
+    if not torch.compiler.is_compiling():
+        _warn_of_layout(k, layout)
     return (out, lse) if return_lse else out
 
 

@@ -177,7 +177,8 @@ def rope(
         raise TypeError("rope: cos is NoneType, expected a torch.Tensor")
     if sin is None and not cos.is_complex():
         raise ValueError(
-            "rope: sin is None, expected a table like cos. The arguments are rope(q, k, cos, sin); without keys, k is None"
+            "rope: sin is None, expected a table like cos. The arguments are rope(q, k, cos, sin): without keys, "
+            "pass k=None"
         )
     if head_dim is not None:
         check_head_dim("rope", q, head_dim)

@@ -94,8 +94,8 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # `device_count` asks NVML. `is_available` and the properties of a GPU would initialize CUDA, and a process that
-    # is forked afterwards could not use it.
+    # `device_count` calls NVML. Other functions would initialize CUDA, and a process that is forked
+    # afterwards could not use it.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention

@@ -193,9 +193,7 @@ def figures(result: Result) -> dict[str, Any]:
 
 def figures_of_agreement(equal: float | None, psnr: float | None) -> dict[str, float | None]:
     """Return `equal` and `psnr` for JSON, with None in place of infinite or NaN values."""
-    return {
-        name: x if x is not None and math.isfinite(x) else None for name, x in (("equal", equal), ("psnr", psnr))
-    }
+    return {name: x if x is not None and math.isfinite(x) else None for name, x in (("equal", equal), ("psnr", psnr))}
 
 
 def command(arguments: list[str]) -> str:

@@ -117,7 +117,9 @@ def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
     for name, pixels in (("height", size.height), ("width", size.width)):
         if pixels % kind.multiple:
             near = max(kind.multiple, round(pixels / kind.multiple) * kind.multiple)
-            raise ValueError(f"--{name} is {pixels}, expected a multiple of {kind.multiple} for {kind.name}: try {near}")
+            raise ValueError(
+                f"--{name} is {pixels}, expected a multiple of {kind.multiple} for {kind.name}: try {near}"
+            )
     if (size.frames is None) != (kind.frame_step is None):
         raise ValueError(f"--frames is given, and {kind.name} makes pictures, not videos")
     if size.frames is not None and kind.frame_step is not None and (size.frames - 1) % kind.frame_step:
@@ -189,7 +191,10 @@ def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
         f"{result['seconds']:.3f}",
         "" if result is stock else f"{1 - result['seconds'] / stock['seconds']:.1%}",
         f"{result['steps_per_second']:.2f}",
-        *(f"{typical[part]:.3f} ({typical[part] / typical['seconds']:.0%})" for part in ("text", "denoising", "decoding")),
+        *(
+            f"{typical[part]:.3f} ({typical[part] / typical['seconds']:.0%})"
+            for part in ("text", "denoising", "decoding")
+        ),
         f"{first['seconds']:.1f}",
         "" if peak is None else f"{peak / 2**30:.1f}",
         text(result["equal"], "{:.2%}"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .workloads import _flux, _ltx, _sdxl, _wan
+from .workloads import WORKLOADS, Arguments
 
 PROMPT = "a river at dawn"
 
@@ -94,7 +94,7 @@ def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
     """Return the encoder of T5 v1.1 XXL, or a small one whose states have `width` columns."""
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 
-    sizes = dict(d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, vocab_size=vocabulary)
+    sizes: Arguments = dict(d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, vocab_size=vocabulary)
     if small:
         sizes |= dict(d_model=width, d_ff=32, num_layers=1, num_heads=2, d_kv=8, vocab_size=64)
     if vocabulary == 32128:
@@ -102,7 +102,7 @@ def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
     return UMT5EncoderModel(UMT5Config(feed_forward_proj="gated-gelu", **sizes))
 
 
-def _clip(projected: bool = False, **sizes: int) -> Any:
+def _clip(projected: bool = False, **sizes: Any) -> Any:
     """Return a text encoder of CLIP. `projected` adds the projection of the pooled state."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -110,21 +110,21 @@ def _clip(projected: bool = False, **sizes: int) -> Any:
     return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
 
 
-CLIP_L = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
-CLIP_BIG_G = dict(
+CLIP_L: Arguments = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
+CLIP_BIG_G: Arguments = dict(
     hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=20, projection_dim=1280
 )
-SMALL_CLIP = dict(vocab_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
+SMALL_CLIP: Arguments = dict(vocab_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
 
 
 def _picture_vae(small: bool, **options: Any) -> Any:
     """Return the VAE of SDXL or FLUX.1, which have the same blocks."""
     from diffusers import AutoencoderKL
 
-    sizes: dict[str, Any] = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2)
+    sizes: Arguments = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2)
     if small:
         sizes = dict(block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4)
-    blocks: dict[str, Any] = dict(down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4)
+    blocks: Arguments = dict(down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4)
     return AutoencoderKL(sample_size=1024, **blocks, **sizes, **options)
 
 
@@ -142,14 +142,14 @@ def _ltx_pipeline(small: bool) -> Any:
         vae=AutoencoderKLLTXVideo(**(vae if small else {})),
         text_encoder=_t5(small, 24),
         tokenizer=RandomTokens(64 if small else 32128, 128),
-        transformer=_ltx(small),
+        transformer=WORKLOADS["ltx"].build(small),
     )
 
 
 def _flux_pipeline(small: bool) -> Any:
     from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
 
-    latents = dict(latent_channels=2 if small else 16, scaling_factor=0.3611, shift_factor=0.1159)
+    latents: Arguments = dict(latent_channels=2 if small else 16, scaling_factor=0.3611, shift_factor=0.1159)
     return FluxPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
         vae=_picture_vae(small, use_quant_conv=False, use_post_quant_conv=False, **latents),
@@ -157,20 +157,21 @@ def _flux_pipeline(small: bool) -> Any:
         tokenizer=RandomTokens(64 if small else 49408, 77),
         text_encoder_2=_t5(small, 32),
         tokenizer_2=RandomTokens(64 if small else 32128, 512),
-        transformer=_flux(small),
+        transformer=WORKLOADS["flux"].build(small),
     )
 
 
 def _wan_pipeline(small: bool) -> Any:
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline
 
-    vae = dict(base_dim=4, num_res_blocks=1)
+    sizes: Arguments = dict(base_dim=4, num_res_blocks=1) if small else {}
+    vae: Any = AutoencoderKLWan(**sizes)
     return WanPipeline(
         scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
-        vae=AutoencoderKLWan(**(vae if small else {})).float(),  # diffusers' example decodes in float32
+        vae=vae.float(),  # diffusers' example decodes in float32
         text_encoder=_t5(small, 24, vocabulary=256384),
         tokenizer=RandomTokens(64 if small else 256384, 512),
-        transformer=_wan(small),
+        transformer=WORKLOADS["wan"].build(small),
     )
 
 
@@ -185,7 +186,7 @@ def _sdxl_pipeline(small: bool) -> Any:
         tokenizer=RandomTokens(64 if small else 49408, 77),
         text_encoder_2=_clip(projected=True, **second),
         tokenizer_2=RandomTokens(64 if small else 49408, 77),
-        unet=_sdxl(small),
+        unet=WORKLOADS["sdxl"].build(small),
         add_watermarker=False,
     )
 
@@ -199,22 +200,33 @@ def _qwen_image_pipeline(small: bool) -> Any:
     )
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-    text: dict[str, Any] = dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, vocab_size=152064)
+    text: Arguments = dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, vocab_size=152064)
     text |= dict(num_attention_heads=28, num_key_value_heads=4)
-    sections, vision, denoiser, vae = [16, 24, 24], {}, {}, {}
+    sections = [16, 24, 24]
+    vision: Arguments = {}
+    denoiser: Arguments = {}
+    vae: Arguments = {}
     if small:
         text = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=64)
         text |= dict(num_attention_heads=2, num_key_value_heads=1)
-        sections, vision = [2, 3, 3], dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32)
+        sections = [2, 3, 3]
+        vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32)
         denoiser = dict(num_layers=2, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=32)
         denoiser["axes_dims_rope"] = (4, 6, 6)
         vae = dict(base_dim=4, num_res_blocks=1)
     text["rope_parameters"] = dict(rope_type="default", rope_theta=1e6, mrope_section=sections)
-    special = dict(image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5) if small else {}
+    special: Arguments = (
+        dict(image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5) if small else {}
+    )
     return QwenImagePipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(
-            base_image_seq_len=256, max_image_seq_len=8192, base_shift=0.5, max_shift=0.9, shift_terminal=0.02,
-            time_shift_type="exponential", use_dynamic_shifting=True,
+            base_image_seq_len=256,
+            max_image_seq_len=8192,
+            base_shift=0.5,
+            max_shift=0.9,
+            shift_terminal=0.02,
+            time_shift_type="exponential",
+            use_dynamic_shifting=True,
         ),
         vae=AutoencoderKLQwenImage(**vae),
         text_encoder=Qwen2_5_VLForConditionalGeneration(

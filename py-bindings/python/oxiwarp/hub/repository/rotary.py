@@ -9,10 +9,9 @@ from ._oxiwarp import rope
 def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool) -> None:
     """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. With `conj`, rotate by the negative angle.
 
-    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`: the halves `x[..., :D / 2]` and `x[..., D / 2:]`,
-    or the even and the odd columns `x[..., ::2]` and `x[..., 1::2]`. The kernel then reads `x` itself. Other tensors are
-    concatenated first. `cos` and `sin` broadcast to `[..., S, H, D / 2]`. Sums are float32 and are rounded once. The
-    outputs may be the inputs.
+    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`. If they are the halves of one tensor, or its
+    even and its odd columns, the kernel reads this tensor. Other tensors are concatenated first. `cos` and `sin`
+    broadcast to `[..., S, H, D / 2]`. Sums are float32 and are rounded once. The outputs may be the inputs.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
