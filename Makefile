@@ -29,9 +29,9 @@ ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.all) $(VENV)/.gpu)
 DENY := dist/tools/bin/cargo-deny
 PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
-	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
+	-type f -not -path '*/__pycache__/*' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel crates lists hub \
+.PHONY: help demo test test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel wheel-check wheel-aarch64 crates lists hub \
 	bundle lint audit docs clean doctor
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -87,6 +87,13 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwar
 
 wheel: dist/.release ## build the Python wheel into dist
 	@ls dist/*.whl
+
+wheel-check: dist/.release ## check the wheels in dist: size, symbols, ABI, metadata, contents
+	$(PY) scripts/check_wheel.py dist/*.whl $(wildcard dist/aarch64/*.whl)
+
+wheel-aarch64: dist/.toolchain | $(VENV)/.build $(VENV)/.wheel ## cross-build the wheel for aarch64 Linux into dist/aarch64 (not tested on such a machine)
+	rustup target add aarch64-unknown-linux-gnu
+	$(MATURIN) --target aarch64-unknown-linux-gnu -o dist/aarch64
 
 crates: dist/.toolchain ## make the packages of the Rust crates, and build a project from them on stable Rust
 	scripts/crates.sh
@@ -169,6 +176,10 @@ $(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
 $(DENY): | dist/.toolchain
 	cargo install --quiet --locked --root dist/tools cargo-deny@0.20.2
 
+$(VENV)/.wheel: $(REQUIREMENTS)-wheel.txt $(VENV)/.created
+	$(PIP) install -r $<
+	touch $@
+
 $(VENV)/.lint: $(REQUIREMENTS)-lint.txt $(VENV)/.created
 	$(PIP) install -r $<
 	touch $@
@@ -182,12 +193,16 @@ $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
 	touch $@
 
 # With PTX from another folder, or with a part of the PTX, the wheel is built each time and leaves no stamp.
-dist/.release: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),.FORCE) | $(VENV)/.build
+dist/.release: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),.FORCE) | $(VENV)/.build $(VENV)/.wheel
 	rm -f dist/oxiwarp-*.whl
-	$(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist
+	$(MATURIN) -o dist
 	$(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),rm -f,touch) $@
 
 .FORCE:
+
+# zig links against the symbols of an old glibc. maturin looks for zig in the Python on the PATH.
+MATURIN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m maturin build --release --quiet --zig --compatibility manylinux_2_28 \
+	-m py-bindings/Cargo.toml
 
 dist/development/.all dist/development/.gpu: dist/development/.%: $(SOURCES) dist/.toolchain | $(VENV)/.build
 	rm -rf dist/development

@@ -8,6 +8,8 @@
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh attention [options]         attention compared with torch's backends
 #   ./run.sh models [bench options]      whole models, unpatched, compiled and patched; --model flux
+#   ./run.sh pipelines [bench options]   whole pipelines, prompt to picture; --pipeline ltx
+#   ./run.sh cold-start [options]        the first step in a new process, with an empty cache of PTX
 #   ./run.sh multi-gpu [options]         checks and times of two GPUs with NCCL; --check flux
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on each kernel test (default: sm_90::)
 #   ./run.sh tune [rms_norm …]           checks and times launch configurations; --seconds N (default: 110)
@@ -133,6 +135,14 @@ models)
     packages
     step models "$python" -m oxiwarp bench --out "$out/bench" "$@"
     ;;
+pipelines)
+    packages
+    step pipelines "$python" -m oxiwarp bench --out "$out/bench" "$@"
+    ;;
+cold-start)
+    packages
+    step cold-start "$python" "$here/benches/python/cold_start.py" --out "$out/bench" "$@"
+    ;;
 multi-gpu)
     packages
     step multi-gpu "$python" "$here/scripts/multi_gpu.py" --out "$out" "$@"
@@ -151,7 +161,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -56,6 +56,14 @@ class Case:
         return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
 
 
+# The sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1): 16384 tokens in all, and 2048 columns of all
+# heads together.
+PAPER = tuple(
+    Case(f"paper, {d} columns{', causal' * causal}", (16384 // s, 2048 // d, s, s, d), causal)
+    for d in (64, 128, 256)
+    for causal in (False, True)
+    for s in (512, 1024, 2048, 4096, 8192, 16384)
+)
 CASES = (
     Case("FLUX", (1, 24, 4608, 4608, 128)),
     Case("long", (1, 16, 16384, 16384, 128)),
@@ -74,6 +82,7 @@ CASES = (
     Case("256 columns, short", (4, 16, 1024, 1024, 256)),
     Case("a token and its cache", (8, 32, 1, 32768, 128)),
     Case("a token and its cache, one batch", (1, 32, 1, 32768, 128)),
+    *PAPER,
 )
 
 

@@ -83,7 +83,7 @@ FORMS = (
         "packed, erf: SDXL",
         _second(F.gelu),
         _second(references.gelu),
-        (("SDXL", (2, 4096, 2560)), ("SDXL", (2, 1024, 5120))),
+        (("SDXL", (2, 4096, 2560)), ("SDXL", (2, 1024, 5120)), ("small", (2, 1024, 4096))),
         real=_real("GEGLU"),
     ),
     _form(

@@ -9,6 +9,7 @@ import oxiwarp
 
 EPS = 1e-6
 CASES = (("Mochi 480p, 163 frames", (1, 44520, 3072)),)
+FEW_TOKENS = tuple(("few tokens", (1, tokens, 3072)) for tokens in (512, 1024, 2048))
 CLAIMS = {NO_MODE: BIT_EXACT}
 
 
@@ -89,7 +90,7 @@ FORMS = (
     Form(
         op="residual_tanh_gated_rms_norm",
         chain="Mochi",
-        cases=CASES,
+        cases=CASES + FEW_TOKENS,
         inputs=_inputs_residual,
         eager=_residual,
         reference=_reference,

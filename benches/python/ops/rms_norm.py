@@ -15,6 +15,7 @@ SAME = {NO_MODE: SAME_ROUNDINGS}
 CASES = (
     ("Flux text", (1, 512, 3072)),
     ("LTX width", (1, 1024, 2048)),
+    ("LTX width", (1, 2048, 2048)),
     ("Flux width", (1, 2048, 3072)),
     ("LTX width", (1, 4096, 2048)),
     ("Flux width", (1, 8192, 3072)),

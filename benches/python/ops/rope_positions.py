@@ -1,5 +1,7 @@
 """Benchmarks of `rope_1d` and `rope_3d`, whose kernels compute the rotation angles from token positions."""
 
+import math
+
 import references
 import torch
 from forms import NO_MODE, ONE_ROUNDING, Form, Inputs, Result, Shape, Source
@@ -11,7 +13,7 @@ from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
-AXES = (44, 42, 42)  # Numbers of a head's 128 columns that are rotated by frame, by row and by column.
+SMALL_GRID = (4, 10, 12)  # of the shape [2, 480, 8, 64] in guides for kernel authors
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
@@ -31,8 +33,15 @@ def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Te
 def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return angles `[tokens, dim / 2]` of video tokens. A token's position is its frame, row and column."""
     token = torch.arange(tokens, device=device)
-    grid = (token // (HEIGHT * WIDTH), token // WIDTH % HEIGHT, token % WIDTH)
-    return torch.cat([_angles(at, axis, dtype) for at, axis in zip(grid, AXES, strict=True)], dim=-1)
+    _, height, width = _grid(tokens)
+    index = (token // (height * width), token // width % height, token % width)
+    return torch.cat([_angles(at, axis, dtype) for at, axis in zip(index, _axes(dim), strict=True)], dim=-1)
+
+
+def _axes(dim: int) -> tuple[int, int, int]:
+    """Return the numbers of a head's columns that are rotated by frame, by row and by column, as in Wan."""
+    side = 2 * (dim // 6)
+    return dim - 2 * side, side, side
 
 
 def _chain(angles_of, dtype):
@@ -53,11 +62,13 @@ def _ours_text(q: Tensor, k: Tensor) -> Result:
 
 
 def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
-    return oxiwarp.rope_3d(q, k, grid=_grid(q.shape[1]), splits=AXES, theta=THETA, mode=mode)
+    return oxiwarp.rope_3d(q, k, grid=_grid(q.shape[1]), splits=_axes(q.shape[-1]), theta=THETA, mode=mode)
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
     """Return the grid `(frames, rows, columns)` of `tokens` tokens. Few tokens make one frame or one row."""
+    if tokens == math.prod(SMALL_GRID):
+        return SMALL_GRID
     if tokens < HEIGHT * WIDTH:
         return (1, tokens // WIDTH, WIDTH) if tokens > WIDTH else (1, 1, tokens)
     return (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH)
@@ -69,7 +80,7 @@ def _token_of_text(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
 
 def _token_of_video(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
     """Rotate one token by `oxiwarp.rope`, with the token's tables."""
-    cos, sin = (table[at : at + 1] for table in grid_tables(_grid(tokens), AXES, THETA, q.device))
+    cos, sin = (table[at : at + 1] for table in grid_tables(_grid(tokens), _axes(q.shape[-1]), THETA, q.device))
     return oxiwarp.rope(q, k, cos, sin)
 
 
@@ -90,7 +101,7 @@ FORMS = (
     Form(
         op="rope_3d",
         chain="video: Wan",
-        cases=(("Wan 14B", (1, 32760, 40, 128)),),
+        cases=(("Wan 14B", (1, 32760, 40, 128)), ("small", (2, 480, 8, 64))),
         inputs=_inputs,
         eager=_chain(_video, float32),
         reference=_chain(_video, torch.float64),

@@ -37,9 +37,22 @@ def test_pipelines(name, tmp_path, capsys):
         assert all(part > 0 for part in parts) and sum(parts) == pytest.approx(typical["seconds"])
         assert len(result["calls"]) == 1 and result["first"]["seconds"] > 0 and result["clock_mhz"] is None
         assert result["steps_per_second"] == pytest.approx(record["size"]["steps"] / typical["denoising"])
-    assert record["weights"] == "random" and record["size"]["steps"] == 2 and record["versions"]["torch"]
+    assert (
+        record["weights"] == "random"
+        and record["title"].endswith(", 2 steps")
+        and record["size"]["steps"] == 2
+        and record["versions"]["torch"]
+    )
     said = capsys.readouterr().out
     assert "prompt to result" in said and "denoising, s" in said
+
+
+def test_other_size(tmp_path):
+    """The name of the results file says what differs from the published size."""
+    options = ["bench", "--pipeline", "sdxl", *SMALL, "--variant", "eager", "--out", str(tmp_path)]
+    assert main([*options, "--steps", "1", "--batch", "2"]) == 0
+    record = json.loads((tmp_path / "pipeline-sdxl-steps1-batch2.json").read_text())
+    assert record["title"] == "SDXL, 64 x 64, 1 steps, batch 2" and record["size"]["batch"] == 2
 
 
 def test_compiled(tmp_path):

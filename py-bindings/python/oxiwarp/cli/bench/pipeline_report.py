@@ -43,7 +43,7 @@ def bench_pipelines(
     weights: str | None = None,
     **sizes: int | None,
 ) -> int:
-    """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json`.
+    """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json` for each.
 
     `sizes` are the fields of `Size` that differ from the published ones. `weights` is a folder with a pipeline.
 
@@ -79,7 +79,7 @@ def bench_pipelines(
                     if out is not None:
                         facts = {"pipeline": kind.name, "title": title(kind, size), "size": asdict(size)}
                         facts |= {"weights": "random" if weights is None else "of a folder", **machine(place, dtype)}
-                        file = Path(out) / f"pipeline-{kind.name}.json"
+                        file = Path(out) / file_name(kind, size, small)
                         file.parent.mkdir(parents=True, exist_ok=True)
                         record = {**facts, "results": [figures(result, size) for result in results]}
                         file.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
@@ -128,6 +128,13 @@ def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
             f"--frames is {size.frames}, expected a multiple of {kind.frame_step} plus 1 for {kind.name}: try {near}"
         )
     return size
+
+
+def file_name(kind: PipelineKind, size: Size, small: bool) -> str:
+    """Return the name of the results file. It names what differs from the published size."""
+    usual = asdict(kind.small if small else kind.size)
+    changes = [f"-{name}{value}" for name, value in asdict(size).items() if value != usual[name]]
+    return f"pipeline-{kind.name}{''.join(changes)}.json"
 
 
 def title(kind: PipelineKind, size: Size) -> str:

@@ -1,0 +1,49 @@
+//! Makes the shared object use the unwinder of the system's `libgcc_s.so.1` if zig links it.
+//!
+//! zig links a static copy of its own unwinder in place of `libgcc_s`. An exception that libtorch throws, and
+//! that passes through Rust frames, then meets two unwinders, and the process crashes. A library with the
+//! name of `libgcc_s.so.1` and its symbols makes the linker refer to the system's library instead. The
+//! library is empty, so it need not exist for the target of a cross build.
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+/// The functions of the unwinder that Rust's standard library calls, and those that such a function needs.
+const SYMBOLS: [&str; 17] = [
+    "_Unwind_Backtrace",
+    "_Unwind_DeleteException",
+    "_Unwind_FindEnclosingFunction",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_GetCFA",
+    "_Unwind_GetDataRelBase",
+    "_Unwind_GetGR",
+    "_Unwind_GetIP",
+    "_Unwind_GetIPInfo",
+    "_Unwind_GetLanguageSpecificData",
+    "_Unwind_GetRegionStart",
+    "_Unwind_GetTextRelBase",
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_SetGR",
+    "_Unwind_SetIP",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let linker = env::var("RUSTC_LINKER").unwrap_or_default();
+    if !linker.contains("zigcc") {
+        return;
+    }
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let (source, library) = (folder.join("libgcc_s.c"), folder.join("libgcc_s.so.1"));
+    let functions: String = SYMBOLS.iter().map(|name| format!("void {name}(void) {{}}\n")).collect();
+    fs::write(&source, functions).expect("cargo made the folder");
+    let status = Command::new(&linker)
+        .args(["-shared", "-nostdlib", "-Wl,-soname,libgcc_s.so.1", "-o"])
+        .args([&library, &source])
+        .status()
+        .unwrap_or_else(|error| panic!("{linker}: {error}"));
+    assert!(status.success(), "{linker}: {status}");
+    println!("cargo::rustc-link-arg-cdylib={}", library.display());
+}

@@ -1,0 +1,79 @@
+"""Checks wheels before a release: `python scripts/check_wheel.py dist/*.whl`.
+
+The checks are the size, the shared libraries that the extension module needs, the age of the glibc that it needs
+(auditwheel), Python's stable ABI (abi3audit), the metadata (twine) and the files (check-wheel-contents). The exit code
+is 1 if a check fails.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+MAX_BYTES = 40 * 2**20
+GLIBC = 28
+"""The wheel runs with glibc 2.28 and newer, as the Hub of Hugging Face demands of kernels."""
+CONSISTENT = re.compile(r'platform tag: "manylinux_2_(\d+)_')
+NEEDED = re.compile(r"(libc|libgcc_s|libpthread|libdl|libm|librt|ld-linux-\w+|ld-linux-x86-64)\.so\.\d")
+"""Libraries that every Linux of this age has. torch and CUDA are not among them: the module opens them at run time."""
+
+
+def problems(wheel: Path) -> Iterator[str]:
+    """Yield what is wrong with a wheel."""
+    if wheel.stat().st_size > MAX_BYTES:
+        yield f"{wheel.stat().st_size / 2**20:.1f} MiB, expected at most {MAX_BYTES / 2**20:.0f}"
+    if f"-manylinux_2_{GLIBC}_" not in wheel.name:
+        yield f"the name has no manylinux_2_{GLIBC}"
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith(".so")]
+        if len(modules) != 1:
+            yield f"{len(modules)} shared objects, expected one"
+        for name in modules:
+            yield from problems_of_module(Path(archive.extract(name, folder)))
+    yield from failures("twine", "check", "--strict", str(wheel))
+    yield from problems_of_glibc(wheel)
+    yield from failures("abi3audit", "--strict", str(wheel))
+    yield from failures("check_wheel_contents", str(wheel))
+
+
+def problems_of_module(module: Path) -> Iterator[str]:
+    """Yield the shared libraries that a machine may lack."""
+    from auditwheel.elfutils import elf_read_dt_needed  # type: ignore[import-untyped,unused-ignore]
+
+    yield from (f"needs {name}" for name in elf_read_dt_needed(module) if not NEEDED.fullmatch(name))
+
+
+def problems_of_glibc(wheel: Path) -> Iterator[str]:
+    """Yield the glibc that the wheel needs, if it is too new. auditwheel reads it from the symbols' versions."""
+    done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
+    found = CONSISTENT.search(" ".join(done.stdout.split()))
+    if done.returncode or found is None:
+        yield f"auditwheel: {(done.stdout + done.stderr).strip()}"
+    elif int(found[1]) > GLIBC:
+        yield f"needs glibc 2.{found[1]}, expected 2.{GLIBC} at most"
+
+
+def failures(program: str, *arguments: str) -> Iterator[str]:
+    """Run a checking program, and yield its output if its exit code is not 0."""
+    done = subprocess.run([sys.executable, "-m", program, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        yield f"{program}: {(done.stdout + done.stderr).strip()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path)
+    failed = False
+    for wheel in parser.parse_args().wheels:
+        found = list(problems(wheel))
+        print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, {'; '.join(found) if found else 'all checks passed'}")
+        failed |= bool(found)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
