@@ -68,7 +68,7 @@ def bench_pipelines(
     chosen = [variant for variant in VARIANTS if variant.name in wanted]
     failed = False
     for kind, size in zip(kinds, chosen_sizes, strict=True):
-        console.print(f"\n{title(kind, size)}, {str(dtype)[6:]}, {where(place)}", style="bold")
+        console.print(f"\n{title(kind, size)}, {str(dtype)[6:]}, {where(place)}", style="bold", markup=False)
         results: list[PipelineResult] = []
         try:
             with Stages(2 + len(chosen)) as progress:

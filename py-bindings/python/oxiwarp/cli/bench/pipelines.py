@@ -90,6 +90,17 @@ def from_folder(folder: str, dtype: torch.dtype) -> Any:
     return DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
 
 
+def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
+    """Return a scheduler. Some need their tensors on the CPU and in float32, whatever torch's defaults are."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            return kind(**options)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
     """Return the encoder of T5 v1.1 XXL, or a small one whose states have `width` columns."""
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
@@ -138,7 +149,9 @@ def _ltx_pipeline(small: bool) -> Any:
         decoder_layers_per_block=(1, 1, 1, 1, 1),
     )
     return LTXPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
+        scheduler=_scheduler(
+            FlowMatchEulerDiscreteScheduler,
+        ),
         vae=AutoencoderKLLTXVideo(**(vae if small else {})),
         text_encoder=_t5(small, 24),
         tokenizer=RandomTokens(64 if small else 32128, 128),
@@ -151,7 +164,7 @@ def _flux_pipeline(small: bool) -> Any:
 
     latents: Arguments = dict(latent_channels=2 if small else 16, scaling_factor=0.3611, shift_factor=0.1159)
     return FluxPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+        scheduler=_scheduler(FlowMatchEulerDiscreteScheduler, shift=3.0, use_dynamic_shifting=True),
         vae=_picture_vae(small, use_quant_conv=False, use_post_quant_conv=False, **latents),
         text_encoder=_clip(**(dict(SMALL_CLIP, hidden_size=16) if small else CLIP_L)),
         tokenizer=RandomTokens(64 if small else 49408, 77),
@@ -167,7 +180,9 @@ def _wan_pipeline(small: bool) -> Any:
     sizes: Arguments = dict(base_dim=4, num_res_blocks=1) if small else {}
     vae: Any = AutoencoderKLWan(**sizes)
     return WanPipeline(
-        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        scheduler=_scheduler(
+            UniPCMultistepScheduler, prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+        ),
         vae=vae.float(),  # diffusers' example decodes in float32
         text_encoder=_t5(small, 24, vocabulary=256384),
         tokenizer=RandomTokens(64 if small else 256384, 512),
@@ -180,7 +195,7 @@ def _sdxl_pipeline(small: bool) -> Any:
 
     second = dict(SMALL_CLIP, hidden_size=8, projection_dim=16) if small else CLIP_BIG_G
     return StableDiffusionXLPipeline(
-        scheduler=EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"),
+        scheduler=_scheduler(EulerDiscreteScheduler, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"),
         vae=_picture_vae(small, latent_channels=4, scaling_factor=0.13025, force_upcast=True),
         text_encoder=_clip(**(dict(SMALL_CLIP, hidden_size=8) if small else CLIP_L)),
         tokenizer=RandomTokens(64 if small else 49408, 77),
@@ -219,7 +234,8 @@ def _qwen_image_pipeline(small: bool) -> Any:
         dict(image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5) if small else {}
     )
     return QwenImagePipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(
+        scheduler=_scheduler(
+            FlowMatchEulerDiscreteScheduler,
             base_image_seq_len=256,
             max_image_seq_len=8192,
             base_shift=0.5,
