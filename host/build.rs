@@ -1,9 +1,9 @@
-//! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, compresses them and lists them for
-//! `src/library/embedded.rs`.
+//! Compiles the kernels to PTX, or takes prebuilt PTX from the folder `OXIWARP_PTX_DIR`. Compresses the PTX
+//! and lists it for `src/library/embedded.rs`.
 //!
-//! `OXIWARP_PTX` selects a part of the PTX for a development build: `none`, or a comma-separated list of
-//! architectures and ops. `sm_90,sm_90a` compiles all ops for Hopper, `softmax` compiles one op for all
-//! architectures.
+//! The environment variable `OXIWARP_PTX` selects a part of the PTX for a development build. Its value is
+//! `none`, or a comma-separated list of architectures and ops. For example, `sm_90,sm_90a` compiles all ops
+//! for Hopper, and `softmax` compiles one op for all architectures.
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,11 +21,14 @@ const OPS: &str = "../kernels-gpu/src/ops";
 /// The folder with compiled PTX in a package of this crate.
 const PACKAGED: &str = "ptx";
 const SELECTION: &str = "OXIWARP_PTX";
-/// Environment variable with a folder of prebuilt PTX, in the structure of `target/ptx`.
+/// Environment variable that names a folder of prebuilt PTX. The folder has the same structure as
+/// `target/ptx`.
 const PREBUILT: &str = "OXIWARP_PTX_DIR";
-/// Environment variable that accepts prebuilt PTX of other sources if its value is 1.
+/// Environment variable. If its value is 1, the build accepts prebuilt PTX that was compiled from other
+/// sources.
 const STALE: &str = "OXIWARP_PTX_STALE";
-/// The compression levels of LZMA, from 0 to 9. Level 6 takes 15 times as long as level 0, and saves 30 %.
+/// The compression levels of LZMA, from 0 to 9. Level 6 takes 15 times as long as level 0. Its output is 30 %
+/// smaller.
 const DEVELOPMENT_LEVEL: u32 = 0;
 const RELEASE_LEVEL: u32 = 6;
 
@@ -37,8 +40,8 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
-    // A package of this crate contains the files that this function writes to `OUT_DIR`, and not the sources
-    // of the kernels. `scripts/crates.sh` makes it.
+    // A published package of this crate contains the files that this function writes to `OUT_DIR`. The
+    // package does not contain the sources of the kernels. `scripts/crates.sh` makes the package.
     if !Path::new(OPS).exists() {
         return Ok(copy(Path::new(PACKAGED), Path::new(&env::var("OUT_DIR")?))?);
     }
@@ -46,7 +49,7 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let (hopper, common): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| op.ends_with(HOPPER));
     let (native, portable): (Vec<_>, Vec<_>) = archs.into_iter().partition(|&arch| arch == Arch::Sm90a);
     let out_dir = env::var("OUT_DIR")?;
-    // Architectures often have the same code for an op. It is stored once.
+    // The PTX of an op is often equal for several architectures. Equal PTX is stored only once.
     let (mut codes, mut table) = (Vec::new(), String::new());
     let mut parts = vec![(portable, common), (native, hopper)];
     parts.retain(|(archs, ops)| !archs.is_empty() && !ops.is_empty());
@@ -77,7 +80,7 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     Ok(())
 }
 
-/// Compresses each text with LZMA, as many at a time as there are cores.
+/// Compresses each text with LZMA, with one thread per CPU core.
 fn packed(texts: &[String]) -> std::io::Result<Vec<Vec<u8>>> {
     let level = if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
         RELEASE_LEVEL
@@ -120,7 +123,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles each part, ops for architectures, at the same time as the other parts.
+/// Compiles all parts at the same time. A part is a list of ops and a list of architectures.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
         let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();
@@ -139,7 +142,8 @@ fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     })
 }
 
-/// Returns the architectures and the ops that [`SELECTION`] names, or all of them.
+/// Returns the architectures and the ops that the environment variable [`SELECTION`] names. If the variable
+/// names no architecture, returns all architectures. The same rule applies to ops.
 fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
     println!("cargo:rerun-if-env-changed={SELECTION}");
     let selection = env::var(SELECTION).unwrap_or_default();
@@ -158,7 +162,7 @@ fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
     Ok((archs, ops.into_iter().filter(|op| selects(&named_ops, op)).collect()))
 }
 
-/// Returns the name of every op: one file per op. Each op is compiled as a unit of its own.
+/// Returns the name of every op. Each op has one source file and is a compilation unit of its own.
 fn ops() -> std::io::Result<Vec<String>> {
     println!("cargo:rerun-if-changed={OPS}");
     let files = fs::read_dir(OPS)?.collect::<Result<Vec<_>, _>>()?;

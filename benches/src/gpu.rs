@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
-/// Bytes of traffic after which no earlier data is in L2: three times the 60 MB of an H200.
+/// Bytes of traffic after which no earlier data is in L2: three times the L2 size of an H200, which is 60 MB.
 pub const FLUSH_BYTES: usize = 180 << 20;
 /// Minimum launches per captured graph. With so many launches, the gap between two graph replays is
 /// negligible.
@@ -36,7 +36,7 @@ impl Gpu {
     /// `launch` receives the number of the call, from 0, and selects its buffers by this number.
     ///
     /// # Errors
-    /// An error of `launch` or of the driver.
+    /// Returns the error of `launch` or of the driver.
     pub fn capture(
         &self,
         calls: usize,
@@ -50,7 +50,7 @@ impl Gpu {
     /// Returns the GPU time of `replays` replays of `graph`.
     ///
     /// # Errors
-    /// A driver error.
+    /// The driver fails.
     ///
     /// # Safety
     /// The caller keeps all memory that the graph reads or writes alive until this function returns.
@@ -66,11 +66,11 @@ impl Gpu {
         Event::record(&self.stream)?.since(&start)
     }
 
-    /// Returns the median GPU time of one call of `launch`. It captures `calls` calls in a graph and replays
-    /// the graph `replays` times after a warm-up.
+    /// Returns the median GPU time of one call of `launch`. The function captures `calls` calls in a graph
+    /// and replays the graph `replays` times after a warm-up.
     ///
     /// # Errors
-    /// As [`Gpu::capture`].
+    /// Returns the errors of [`Gpu::capture`].
     pub fn time(
         &self,
         calls: usize,
@@ -115,11 +115,11 @@ impl Gpu {
         Ok(median(times).min(self.time(calls, COPIES, copy)?))
     }
 
-    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes, in bytes per second. It counts the
-    /// bytes read and the bytes written.
+    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes, in bytes per second. The bandwidth
+    /// counts the bytes read and the bytes written.
     ///
     /// # Errors
-    /// As [`Gpu::copy_time`].
+    /// Returns the errors of [`Gpu::copy_time`].
     pub fn copy_bandwidth(&self, bytes: usize) -> Result<f64> {
         Ok(2.0 * bytes as f64 / self.copy_time(2 * bytes)?.as_secs_f64())
     }

@@ -1,5 +1,5 @@
 //! Replaces the placeholder `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can
-//! take its address.
+//! take the address of the parameter.
 //!
 //! TMA reads a tensor map directly from the kernel's parameters, so the kernel needs the address of the
 //! parameter. A Rust reference to the argument would point to a copy. Therefore inline assembly contains the

@@ -1,4 +1,5 @@
-//! The builder. It reads the settings, compiles all architectures in parallel and writes the files.
+//! The builder of a device crate reads the settings, compiles all architectures in parallel and writes the
+//! PTX files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -141,15 +142,15 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes the PTX from this folder and compiles nothing. The folder contains copies that the builder made,
-    /// in the structure of `<target>/ptx`.
+    /// Takes the PTX from this folder and compiles nothing. The folder contains the PTX files that an earlier
+    /// build copied, in the same subfolders as in `<target>/ptx`.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self
     }
 
     /// Accepts prebuilt PTX that was edited or whose sources changed. The host must not launch a kernel whose
-    /// arguments changed since. Default: false.
+    /// arguments changed after the PTX was compiled. Default: false.
     pub fn accept_stale(mut self, accept: bool) -> CudaBuilder {
         self.accept_stale = accept;
         self
@@ -234,7 +235,8 @@ impl CudaBuilder {
     /// Compiles the PTX with the nested cargo.
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The hash gives crates of the same name, and different workspaces, separate folders.
+        // The folder names contain a hash of a path. Crates with the same name, and different workspaces,
+        // therefore have separate folders.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");
@@ -250,11 +252,11 @@ impl CudaBuilder {
             locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
-        // The build script must run again if a settings file appears. cargo cannot watch a file that does not
-        // exist yet: it would run the build script at every build. Therefore cargo watches folders, including
-        // all of their contents. The crate's folder must not be watched if it contains the target folder,
-        // which changes during every build. A folder with a lock file is a workspace root, which usually
-        // contains the target folder.
+        // The build script must run again if a settings file appears. If the builder named a file that does
+        // not exist yet, cargo would run the build script at every build. Therefore the builder names
+        // folders, and cargo watches all of their contents. The crate's folder must not be watched if it
+        // contains the target folder, which changes during every build. A folder with a lock file is a
+        // workspace root, which usually contains the target folder.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());

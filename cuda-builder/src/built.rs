@@ -45,8 +45,8 @@ impl Built {
     }
 
     /// Returns the paths of the copies that the builder made of the PTX files, in the order of
-    /// [`Built::files`]. A copy starts with comments that name its sources. A later build can use the copies
-    /// as prebuilt PTX.
+    /// [`Built::files`]. A copy starts with comments that name the sources of the PTX. A later build can use
+    /// the copies as prebuilt PTX.
     ///
     /// The list is empty after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took prebuilt PTX
     /// from the folder to which it would copy.
@@ -54,8 +54,8 @@ impl Built {
         &self.copies
     }
 
-    /// Returns the paths on which the PTX depends. The builder printed `cargo:rerun-if-changed` for each
-    /// path.
+    /// Returns the paths on which the PTX depends. The builder has already printed `cargo:rerun-if-changed`
+    /// for each of these paths.
     ///
     /// The paths may include folders. cargo then detects new files in these folders.
     pub fn inputs(&self) -> &[PathBuf] {
@@ -65,7 +65,7 @@ impl Built {
     /// Returns the distinct warnings of the compiler. For prebuilt PTX, returns the warning that files are
     /// stale, if there is one.
     ///
-    /// The builder printed `cargo:warning` for each warning.
+    /// The builder has already printed `cargo:warning` for each of these warnings.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,5 +1,5 @@
-//! The nested cargo. One run compiles a device crate, or one unit of it, for one architecture to one PTX
-//! file.
+//! The nested cargo. One run compiles a device crate, or one unit (part) of the crate, for one architecture
+//! to one PTX file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::{fs, thread};
 use crate::record::{Compiled, Record};
 use crate::{Arch, Error, arguments, comments, entry, files, stamp, toolchain};
 
-/// Profile settings of the device crate, the same for all architectures.
+/// Profile settings of the device crate. They are the same for all architectures.
 ///
 /// Fat LTO and one codegen unit allow LLVM to inline all device code. Fast kernels depend on this inlining.
 const PROFILE: [&str; 7] = [
@@ -30,7 +30,7 @@ const PROFILE: [&str; 7] = [
 /// default threshold, only loops over a few packs are unrolled.
 ///
 /// The higher threshold also affects the unrolling of loops with a runtime trip count, and loop unswitching.
-/// Each of these two optimizations produced kernels of a megabyte, so both are disabled.
+/// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
 /// The only cargo argument that does not affect the PTX.
@@ -67,15 +67,16 @@ pub(crate) struct Texts {
 impl Compilation<'_> {
     /// Compiles every unit for every architecture.
     ///
-    /// The architectures are compiled in parallel, even if there are more of them than processors. The units
-    /// of one architecture are compiled one after another.
+    /// The architectures are compiled in parallel, even if there are more architectures than processors. The
+    /// units of one architecture are compiled one after another.
     pub(crate) fn run_all(&self, archs: &[Arch], units: &[Option<&str>]) -> Result<Texts, Error> {
         let run_units = |arch| units.iter().map(|&unit| self.run(arch, unit)).collect();
         let results: Vec<Result<Vec<Compiled>, Error>> = thread::scope(|scope| {
             let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
             workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        // Sets remove duplicates: most inputs and warnings are the same for all units and architectures.
+        // Most inputs and warnings are the same for all units and architectures. The sets remove the
+        // duplicates.
         let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for result in results {
             for compiled in result? {
@@ -99,15 +100,15 @@ impl Compilation<'_> {
         let settings = files::settings(self.crate_dir);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
-        // A build with different rustc flags writes to the same paths. The lock delays such a build until
-        // this build has read and recorded its files.
+        // Another build, with different rustc flags, writes to the same paths. The lock delays the other
+        // build until this build has read and recorded its files.
         let _lock = files::lock(&arch_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
         }
-        // Do not use the `build.build-dir` of the user's settings: if several workspaces share this folder,
-        // cargo's lock in it also blocks unrelated builds.
+        // Do not use the `build.build-dir` of the user's settings: if several workspaces share that folder,
+        // cargo's lock in the folder also blocks unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         let start = SystemTime::now();
@@ -123,8 +124,8 @@ impl Compilation<'_> {
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
         let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&sources));
-        // The stamp omits sources that a build script generated. They do not exist in a build that uses
-        // prebuilt PTX.
+        // The stamp (hashes of the sources, at the start of the PTX) omits sources that a build script
+        // generated. Such sources do not exist in a build that uses prebuilt PTX.
         let written: Vec<_> =
             sources.iter().filter(|path| !path.starts_with(self.build_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
@@ -183,8 +184,8 @@ impl Compilation<'_> {
     }
 }
 
-/// Returns a hash of the source code of the post-processing. It is part of the record's key, so a change of
-/// the post-processing invalidates all records.
+/// Returns a hash of the source code of the post-processing. The hash is part of the key of each build
+/// record, so a change of the post-processing invalidates all records.
 fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),

@@ -1,4 +1,4 @@
-//! Removes the compiler's comments from PTX. They are more than a quarter of the text.
+//! Removes the compiler's comments from PTX. The comments are more than a quarter of the PTX text.
 //!
 //! The CUDA driver parses the text when a kernel is launched for the first time, so a shorter text saves
 //! time. Indentation and `.loc` lines are preserved. In the compiler's PTX, a closing brace without

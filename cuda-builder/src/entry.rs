@@ -1,7 +1,7 @@
 //! Moves launch bounds from a kernel's body to the head of its PTX entry.
 //!
 //! Directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute for
-//! them, so a kernel declares them in an inline assembly comment:
+//! these directives, so a kernel declares its directives in an inline assembly comment:
 //!
 //! ```text
 //! asm!("//@entry .maxntid 256, 1, 1 .minnctapersm 4", options(nomem, nostack, preserves_flags));
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and it ignores
-//! `setmaxnreg`. Inlining may move the `//@entry` comment to any place in the body or duplicate it.
+//! `setmaxnreg`. Inlining may move the `//@entry` comment to any line of the body or duplicate it.
 //! [`write_directives`] writes equal directives once. An `//@entry` comment in a function that is not an
 //! entry is an error, because its launch bounds would have no effect.
 
@@ -29,7 +29,7 @@ use std::fmt;
 
 use crate::scan::{Function, Kind, MARK, functions};
 
-/// Names of the PTX directives that a kernel may declare in an `//@entry` comment.
+/// Names of the PTX directives that a kernel may declare in an inline-assembly comment `//@entry`.
 const KNOWN: &[&str] = &[
     "maxntid",
     "reqntid",
@@ -105,8 +105,8 @@ impl fmt::Display for Directive {
     }
 }
 
-/// Moves the directives (such as `.maxntid`) of every `//@entry` comment of a PTX text out of the entry's
-/// body, to the place before its `{`.
+/// Finds every `//@entry` comment of a PTX text. Moves the directives of the comment, such as `.maxntid`,
+/// from the entry's body to the lines before the body.
 ///
 /// A text without such comments is returned unchanged.
 pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
@@ -137,8 +137,8 @@ fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryErr
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // The compiler may write other text before the body of an entry. Ignore everything except the directives
-    // in `KNOWN`.
+    // The compiler may write other text before the body of an entry. Ignore everything in this text except
+    // the directives in `KNOWN`.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

@@ -1,15 +1,15 @@
 //! The environment of the nested cargo, which compiles the device crate. It is the environment of the build
-//! script without two kinds of variables: those that the outer cargo and rustup set, and those that apply
-//! only to the host build.
+//! script without two kinds of variables. The first kind are variables that the outer cargo and rustup set.
+//! The second kind are variables that apply only to the host build.
 //!
-//! The removed variables would change the PTX or make its compilation fail. Examples are `RUSTFLAGS` for the
-//! host, the `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of
-//! the outer rustup proxy.
+//! The removed variables would change the PTX or make its compilation fail. Examples are the host's
+//! `RUSTFLAGS`, the `clippy-driver` wrapper of `cargo clippy`, the outer build's profile, and the toolchain
+//! of the outer rustup proxy.
 
 use std::process::Command;
 
-/// Variables to remove, in addition to `CARGO_*` and `DEP_*`: cargo or rustup set them for a build script, or
-/// they apply only to the host build.
+/// Variables to remove, in addition to `CARGO_*` and `DEP_*`. cargo or rustup set some of these variables for
+/// a build script. The other variables apply only to the host build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",
@@ -35,8 +35,8 @@ const LEAKS: &[&str] = &[
     "TARGET",
 ];
 
-/// Variables to keep although they start with `CARGO_`. The nested cargo needs them to find cargo's home
-/// folder and to access registries.
+/// Variables to keep although they start with `CARGO_`. The nested cargo needs these variables to find
+/// cargo's home folder and to access registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 

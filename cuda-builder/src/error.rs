@@ -30,7 +30,7 @@ pub enum Error {
         what: String,
         /// The command that installs it.
         command: String,
-        /// Output of the failed tool. It is empty if the tool printed nothing.
+        /// Output of the failed tool. The text is empty if the tool printed nothing.
         details: String,
     },
     /// The device crate does not compile.
@@ -38,7 +38,8 @@ pub enum Error {
     Compile {
         /// Name of the device crate's folder.
         device_crate: String,
-        /// The first architecture, in the order of the builder, for which the compilation failed.
+        /// The architecture for which the compilation failed. If the compilation failed for several
+        /// architectures, this is the first of them in the builder's list.
         arch: Arch,
         /// Output of the nested cargo.
         output: String,

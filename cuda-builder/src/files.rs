@@ -16,8 +16,8 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
-    // Write a new file and rename it. A debug build and a release build may write the same file at the same
-    // time, and a reader must never find an incomplete file.
+    // Write a temporary file and then rename it. A debug build and a release build may write the same file at
+    // the same time, and a reader must never find an incomplete file.
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
@@ -28,7 +28,7 @@ pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
     fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
-/// Opens and locks a file. The lock ends when the file is dropped or the process exits.
+/// Opens and locks a file. The lock ends when the returned file is dropped or the process exits.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
@@ -93,8 +93,8 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// Returns `sources` without the sources of the toolchain and of packages from a registry, which never
-/// change.
+/// Returns `sources` without the sources of the toolchain and of packages from a registry. The omitted
+/// sources never change.
 pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -131,8 +131,8 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
 
 /// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
 ///
-/// cargo must watch these folders, because a settings file may appear in them. A `.cargo` folder that is also
-/// cargo's home folder is omitted, because the packages in it change often.
+/// cargo must watch these folders, because a settings file may appear in such a folder. A `.cargo` folder
+/// that is also cargo's home folder is omitted, because the packages in it change often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));

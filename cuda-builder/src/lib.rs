@@ -24,10 +24,10 @@
 //!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
 //!   cargo. The PTX then depends only on the sources, the settings files and the toolchain.
-//! - **Launch bounds** (PTX directives such as `.maxntid`) come from a comment in the kernel's body, because
-//!   Rust has no attribute for them: see [`entry`]. `arguments.rs` provides the address of a kernel argument,
-//!   which TMA needs for tensor maps.
-//! - **Comments** are removed from the PTX. They are more than a quarter of the compiler's output.
+//! - **Launch bounds** (PTX directives such as `.maxntid`) come from a comment in the kernel's body: see
+//!   [`entry`]. Rust has no attribute for launch bounds. `arguments.rs` provides the address of a kernel
+//!   argument, which TMA needs for tensor maps.
+//! - **Comments** are removed from the PTX, because they are more than a quarter of the compiler's output.
 //! - **Sources**: the build script runs again if a source of the device crate or of a path dependency
 //!   changes. The builder writes a file only if its content has changed.
 //! - **Settings files**: the build script runs again if `.cargo/config.toml` or `rust-toolchain.toml`
@@ -38,8 +38,8 @@
 //! - every existing `.cargo` folder from the device crate up to the workspace root.
 //!
 //! If a settings file appears in another folder above the crate, run `touch build.rs`. The builder cannot
-//! name the missing file to cargo, because cargo would then run the build script at every build. It cannot
-//! name the whole folder either, because cargo would watch everything in the folder.
+//! name the missing file to cargo, because cargo would then run the build script at every build. The builder
+//! cannot name the whole folder either, because cargo would watch everything in the folder.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!

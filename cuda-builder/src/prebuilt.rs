@@ -10,9 +10,9 @@ use crate::{Arch, Error, PtxFile};
 /// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
 /// sources).
 ///
-/// The first line of each file must be its label (`label` returns it), which names the package, unit and
-/// architecture. Each file must also be compiled from the current sources of the crate, unless
-/// `accept_stale`.
+/// The first line of each file must be its label, which the function `label` returns. A label names the
+/// package, unit and architecture. Each file must also be compiled from the current sources of the crate,
+/// unless `accept_stale` is set.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

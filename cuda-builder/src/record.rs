@@ -1,5 +1,5 @@
-//! A record of a compiled unit and its inputs. If the inputs have not changed, the builder reads the PTX from
-//! the record and does not start cargo.
+//! A record of a compiled unit (PTX module) and its inputs. If the inputs have not changed, the builder reads
+//! the PTX from the record and does not start cargo.
 //!
 //! cargo also detects unchanged inputs, but one cargo process per unit and architecture is slow. With many
 //! units, these processes would take longer than the compilation of the one unit that changed.
@@ -26,13 +26,14 @@ pub(crate) struct Compiled {
 /// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// Everything except the inputs that affects the PTX, such as compiler version and arguments, in one
-    /// line.
+    /// One line with everything that affects the PTX except the inputs, for example the compiler version and
+    /// the arguments.
     pub(crate) key: String,
 }
 
 impl Record<'_> {
-    /// Returns the recorded result if its key equals `self.key` and no input has changed since.
+    /// Returns the recorded result if the recorded key equals `self.key` and no input has changed since the
+    /// recorded compilation.
     pub(crate) fn load(&self) -> Option<Compiled> {
         let text = fs::read_to_string(self.file).ok()?;
         let (head, ptx) = text.split_once("\n\n")?;
@@ -50,8 +51,8 @@ impl Record<'_> {
 
     /// Records the result of a compilation that started at `start`.
     ///
-    /// If an input changed after `start`, the compiler may have read its old or its new version. In this case
-    /// nothing is recorded, and the next build runs cargo again.
+    /// If an input changed after `start`, the compiler may have read the old or the new version of this
+    /// input. In this case, the function records nothing, and the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {

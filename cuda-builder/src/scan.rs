@@ -1,4 +1,4 @@
-//! A scanner for PTX texts. It finds comments, and the start and end of each function body.
+//! A scanner for PTX texts. The scanner finds comments, and the start and end of each function body.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) enum Piece {
     Code(u8),
 }
 
-/// Returns the token of the PTX text that starts at byte `start`, and the start of the next token.
+/// Returns the token that starts at byte `start` of the PTX text, and the start of the next token.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),

@@ -9,8 +9,8 @@
 //!
 //! The host launches prebuilt PTX with the argument structs of the current sources. PTX of older sources may
 //! expect different arguments, so the builder compares hashes before it uses a prebuilt file. The hashes
-//! cover the sources of the crate and of its path dependencies. They do not cover manifests, the lock file
-//! and the toolchain, because edits of the host crates also change these files.
+//! cover the sources of the crate and of its path dependencies. The hashes do not cover manifests, the lock
+//! file and the toolchain, because edits of the host crates also change these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -23,7 +23,8 @@ use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
-/// Returns the label of a PTX text, which is the first line of its stamp.
+/// Returns the label of a PTX text. The label is the first line of the stamp (the comments at the start of
+/// the text).
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
@@ -42,10 +43,8 @@ pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Removes outdated copies of the package from the folders of `copies`: copies of units that were renamed or
-/// deleted since an earlier build.
-///
-/// An older build leaves such copies if a unit was renamed or deleted since then.
+/// Removes the package's outdated PTX copies from the folders of `copies`. These are copies of units that
+/// were renamed or deleted after an earlier build wrote the copies.
 pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
     for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -58,8 +57,9 @@ pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     }
 }
 
-/// Returns the text with its stamp. `start` is the time at which the compiler started. For a source that
-/// changed after `start`, the stamp contains the word `changed` instead of a hash.
+/// Returns the PTX text with its stamp (comments with hashes) at the start. `start` is the time at which the
+/// compiler started. For a source that changed after `start`, the stamp contains the word `changed` instead
+/// of a hash.
 pub(crate) fn add(
     label: &str,
     text: &str,
@@ -102,7 +102,8 @@ pub(crate) enum Flaw {
 /// Compares stamped texts with the sources of a crate.
 pub(crate) struct Checker<'a> {
     crate_dir: &'a Path,
-    /// Caches the hash of each source, because many texts share sources. `None`: the source does not exist.
+    /// Caches the hash of each source, because many texts share sources. The value `None` means that the
+    /// source does not exist.
     hashes: HashMap<PathBuf, Option<String>>,
 }
 
@@ -111,7 +112,7 @@ impl<'a> Checker<'a> {
         Checker { crate_dir, hashes: HashMap::new() }
     }
 
-    /// Checks that a text has this label, is PTX for `arch` and was compiled from the current sources.
+    /// Checks that a PTX text has the given label, is for `arch`, and was compiled from the current sources.
     pub(crate) fn check(&mut self, stamped: &str, label: &str, arch: Arch) -> Result<(), Flaw> {
         let (lines, text) = split(stamped);
         let mut lines = lines.into_iter();

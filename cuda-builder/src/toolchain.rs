@@ -18,8 +18,8 @@ const COMPONENTS: [(&str, &str); 3] = [
     ("llvm-tools", "*/bin/llc"),
 ];
 
-/// Returns a command that runs a tool in `folder`. The tool is from `toolchain`, or from the toolchain that
-/// applies in `folder`.
+/// Returns a command that runs the tool `name` in `folder`. The tool comes from `toolchain`. If `toolchain`
+/// is `None`, the tool comes from the toolchain that rustup selects for `folder`.
 pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new(name);
     env::clean(&mut command);

@@ -37,8 +37,8 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// Code that both units share. It causes a compiler warning in each unit. The unit `shift` does not use
-/// `two`.
+/// Code that both units share. This code causes a compiler warning in each unit. The unit `shift` does not
+/// use the function `two`.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -138,7 +138,7 @@ fn from_device_crate_to_ptx() {
     let fixture = Fixture::new();
     set_var("OXIWARP_LINE_INFO", "");
     // `cargo clippy`, or a host build with its own flags, would set these variables. The builder must ignore
-    // them.
+    // these variables.
     set_var("RUSTFLAGS", "--no-such-flag");
     set_var("RUSTC_WORKSPACE_WRAPPER", "/no/such/wrapper");
     set_var("CARGO_PROFILE_RELEASE_LTO", "off");
@@ -240,7 +240,7 @@ fn check_texts(fixture: &Fixture, built: &Built) {
 fn take_prebuilt(fixture: &Fixture) {
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
     let builder = builder.prebuilt(fixture.path("copy"));
-    // All copies are older than the last edit of `shift.rs`, and `shift.rs` does not compile since this edit.
+    // All copies are older than the last edit of `shift.rs`, and `shift.rs` does not compile since that edit.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
     assert!(error.contains(stale) && error.contains("accept_stale(true)"), "{error}");

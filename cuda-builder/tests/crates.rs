@@ -84,15 +84,16 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Adds a device crate for which the script writes PTX with an entry named `entry`.
+    /// Adds a device crate. For this crate, the script that replaces cargo writes PTX with an entry named
+    /// `entry`.
     fn add_crate(&self, folder: &str, package: &str, entry: &str) {
         self.write(
             &format!("{folder}/Cargo.toml"),
             &format!("[package]\nname = \"{package}\"\n[workspace]\n"),
         );
         self.write(&format!("{folder}/src/lib.rs"), entry);
-        // Wait, because the builder records a compilation only if the sources are older than the start of the
-        // compilation.
+        // Wait, because the builder records a compilation only if its start is later than the last change of
+        // the sources.
         thread::sleep(std::time::Duration::from_millis(20));
     }
 
@@ -285,8 +286,8 @@ fn settings_that_appear_run_the_build_script() {
     let appearing = ["kernels/.cargo/config.toml", ".cargo/config.toml", "kernels/rust-toolchain.toml"];
     for (before, name) in appearing.into_iter().enumerate() {
         let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
-        // Wait, so that the new file is younger than the last run of the build script. cargo does not detect
-        // a file whose time stamp equals the time of the last run.
+        // Wait, so that the new file is younger than the last run of the build script. If the file's time
+        // stamp equals the time of this run, cargo does not detect the file.
         thread::sleep(std::time::Duration::from_millis(1100));
         folder.write(name, text);
         assert_eq!([runs(), runs()], [before + 2; 2], "{name}");

@@ -1,5 +1,5 @@
-//! The macro `entry!` exports a function that is generic over the element type. It makes one kernel per
-//! element type.
+//! The macro `entry!` exports a function that is generic over the element type. The macro makes one kernel
+//! per element type.
 
 /// Declares kernels. Each declaration makes one kernel per element type, named `<name>_<dtype>` (for example
 /// `scale_bf16`).
@@ -36,10 +36,11 @@
 ///
 /// - `pub mod launch` has one function per declaration, which launches the kernel. Its first argument is a
 ///   [`Launcher`](crate::launch::Launcher), for example a launch shape for the CPU executor. The other
-///   arguments are those of the kernel, so a missing or wrong argument does not compile.
-/// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration, to load the kernels.
+///   arguments are the kernel's arguments, so a call with a missing or wrong argument does not compile.
+/// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration. The host loads the
+///   kernels from this list.
 ///
-/// A launch for an element type that the declaration does not list does not compile either:
+/// A launch with an element type that the declaration does not list also fails to compile:
 ///
 /// ```compile_fail,E0080
 /// # use cuda_std::cpu::Launch;
@@ -54,7 +55,7 @@
 ///
 /// One `entry!` may contain several declarations, separated by `;`. A declaration may list several bodies,
 /// each for its own element types. In this example, `norm_in_8` has one body for f16 and bf16, and another
-/// one for f32:
+/// body for f32:
 ///
 /// ```ignore
 /// entry! {
@@ -65,10 +66,10 @@
 /// ```
 /// These attributes may precede a declaration, in this order:
 ///
-/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). It says whether a launch of the kernel may
-///   run at the same time as the previous and the next launch of its stream (programmatic dependent launch).
-///   The default is `Both`. On a GPU, the attribute has an effect only if `Kernels::of_library` of the crate
-///   `oxiwarp-runtime` loads the kernel. `Kernels::load` ignores it.
+/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). This value says whether a launch may
+///   overlap with the previous and the next launch of its stream (programmatic dependent launch). The default
+///   is `Both`. On a GPU, the attribute has an effect only if `Kernels::of_library` of the crate
+///   `oxiwarp-runtime` loads the kernel. `Kernels::load` ignores the attribute.
 /// - `@shared(|block| bytes)` computes the dynamic shared memory of a launch. `block` is the block size, of
 ///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. A launch then
 ///   ignores the `shared_bytes` of its launch shape. Without the attribute, a launch uses these
@@ -79,7 +80,7 @@
 ///   architecture, because PTX of other architectures does not have the instructions.
 ///
 /// Every argument implements `Copy` and has the same memory layout on the host and on the GPU. Numbers,
-/// pointers and `repr(C)` structs of them satisfy this condition.
+/// pointers, and `repr(C)` structs of numbers and pointers satisfy this condition.
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {
@@ -93,7 +94,8 @@ macro_rules! entry {
         ),+];
         const NAMES: &[&str] = &[$(stringify!($op)),+];
 
-        /// Functions that launch the kernels of this file. Each has the name and the arguments of its kernel.
+        /// Functions that launch the kernels of this file. Each function has the name of its kernel. After
+        /// the launcher, it takes the kernel's arguments.
         #[allow(unused_imports, private_interfaces)]
         pub mod launch {
             use super::*;
@@ -104,7 +106,7 @@ macro_rules! entry {
         #[doc = concat!("Launches the kernel `", stringify!($op), "`.")]
         ///
         /// # Errors
-        /// Returns the error of the launcher `on`, for example of a launch shape that the device rejects.
+        /// Returns the error of the launcher `on`, for example if the device rejects the launch shape.
         ///
         /// # Safety
         /// The kernel's own safety conditions must hold until the GPU, or the CPU executor, has finished the
@@ -170,8 +172,8 @@ macro_rules! entry {
         type $T = $elem;
         unsafe fn run(args: &[*const ::core::ffi::c_void]) {
             let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
-            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
-            // also satisfies the safety conditions of the kernel's function.
+            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. This
+            // code also satisfies the safety conditions of the kernel's function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body
@@ -182,7 +184,8 @@ macro_rules! entry {
     (@run [$arch:ident] $($rest:tt)*) => { None };
 }
 
-/// Exports kernels as entry points. The documentation of the host's variant describes the syntax.
+/// Exports kernels as entry points. The variant of this macro for targets other than PTX documents the
+/// syntax.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {

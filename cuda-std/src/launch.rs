@@ -2,7 +2,7 @@
 //!
 //! [`entry!`](crate::entry!) makes an [`Entry`] for each declaration, and a function that launches it on a
 //! [`Launcher`]. This crate has one launcher: [`cpu::Launch`](crate::cpu::Launch) runs the kernel on the CPU
-//! executor. The host crate has another one, which also runs kernels on a GPU.
+//! executor. The host crate has another launcher, which also runs kernels on a GPU.
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicPtr;
@@ -16,25 +16,27 @@ use half::{bf16, f16};
 ///
 /// The host inserts the PTX instructions of PDL when it loads the kernel. After `griddepcontrol.wait`, all
 /// earlier launches of the stream have finished, and their results are visible.
-/// `griddepcontrol.launch_dependents` lets the next launch start before this one has finished.
+/// `griddepcontrol.launch_dependents` lets the next launch start before the current launch has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// The launch may start before the previous launch ends. The next launch starts only after this launch
     /// ends.
     ///
     /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. Choose this
-    /// variant for a kernel that a measurement shows to be slower with `Both`. The second instruction costs
-    /// time, because the GPU then starts fewer blocks per microsecond.
+    /// variant for a kernel that a measurement shows to be slower with `Both`.
+    /// `griddepcontrol.launch_dependents` costs time, because the GPU then starts fewer blocks per
+    /// microsecond.
     Before,
-    /// Like `Before`, for a kernel without `ld.global.nc`, the loads through the read-only cache.
+    /// The launches overlap as described at `Before`. The kernel must contain no `ld.global.nc` (load through
+    /// the read-only cache).
     ///
-    /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`, where the load would read data that the
-    /// previous launch has not written yet. The other variants therefore insert a barrier of the block and a
-    /// conditional `exit` after the wait, which prevent this move. `Plain` omits both. It is for kernels
-    /// whose blocks are so short that the barrier costs measurable time.
+    /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`. The load would then read data that the
+    /// previous launch has not written yet. To prevent this move, the other variants insert a block barrier
+    /// and a conditional `exit` after the wait. `Plain` omits the barrier and the `exit`. Use `Plain` for
+    /// kernels whose blocks are so short that the barrier costs measurable time.
     Plain,
     /// The launch may start before the previous launch ends, and the next launch may start before this launch
-    /// ends. This is the default of [`entry!`](crate::entry!).
+    /// ends. This variant is the default of [`entry!`](crate::entry!).
     Both,
 }
 
@@ -43,7 +45,8 @@ pub enum Overlap {
 pub struct Entry {
     /// The name without the element type, such as `rms_norm_block2`.
     pub name: &'static str,
-    /// The kernels. Each inner slice has the kernels of one body of the declaration, one per element type.
+    /// The kernels of this declaration. Each inner slice has the kernels of one function body: one kernel per
+    /// element type.
     kernels: &'static [&'static [Kernel]],
     /// The kernels in the order of [`ElementType`], for a fast lookup at a launch.
     by_element: [Option<&'static Kernel>; ElementType::COUNT],
@@ -95,7 +98,7 @@ impl ElementType {
 }
 
 /// A function that runs the body of one thread. The argument is a list of pointers to the values of the
-/// kernel arguments, like `kernelParams` of `cuLaunchKernel`.
+/// kernel arguments, in the format of `kernelParams` in `cuLaunchKernel`.
 pub type Run = unsafe fn(&[*const c_void]);
 /// A function that returns the bytes of dynamic shared memory of a launch. The arguments are the block size,
 /// and a pointer to the value of each kernel argument.
@@ -116,15 +119,15 @@ pub struct Kernel {
     /// the bytes.
     pub shared: Option<SharedBytes>,
     /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
-    /// does not have.
+    /// does not emulate.
     pub run: Option<Run>,
     /// A variable in which the crate that launches the kernel on a GPU can store a pointer.
     pub cache: &'static Cache,
 }
 
 /// A variable that belongs to one kernel and is null at first. The crate that launches kernels on a GPU can
-/// store a pointer to its loaded driver function there. The next launch then needs no search for the function
-/// by name.
+/// store a pointer to the kernel's loaded driver function in this variable. The next launch then needs no
+/// search for the function by name.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
@@ -145,7 +148,8 @@ impl Parameter {
     }
 }
 
-/// An argument of a launch by name. The macro `args!` of the host crate makes a list of arguments.
+/// A launch argument with the name of its parameter. The macro `args!` of the host crate makes a list of such
+/// arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument<'a> {
     value: *const c_void,
@@ -168,11 +172,11 @@ impl<'a> Argument<'a> {
 }
 
 impl Kernel {
-    /// Returns the bytes of dynamic shared memory that the kernel declares for a launch, or `None` if the
-    /// code that launches the kernel chooses them.
+    /// Returns the bytes of dynamic shared memory that the kernel declares for a launch. Returns `None` if
+    /// the code that launches the kernel chooses the bytes.
     ///
     /// # Safety
-    /// `args` has a pointer to a value of each parameter's type.
+    /// `args` has one pointer per parameter, to a value of the parameter's type.
     #[inline]
     pub unsafe fn shared_bytes(&self, block: [u32; 3], args: &[*const c_void]) -> Option<u32> {
         // SAFETY: the caller passes the arguments that the kernel declares.
@@ -218,8 +222,8 @@ pub trait KernelElement {
     const ELEMENT: Option<ElementType>;
 }
 
-/// Takes the place of an element type that is known only at run time, for example the dtype of a tensor. A
-/// type that implements `Launcher<AnyElement>` knows this dtype, and selects the kernel by it.
+/// Stands for an element type that is known only at run time, for example the dtype of a tensor. A type that
+/// implements `Launcher<AnyElement>` knows this dtype, and selects the kernel for the dtype.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyElement {}
 
@@ -239,22 +243,23 @@ impl KernelElement for AnyElement {
 }
 
 /// Everything that a launch needs except the kernel and its arguments: a device, a stream, and the sizes of
-/// grid and block. It launches kernels of element type `T`: f32, f16, bf16, or [`AnyElement`] for a type that
-/// is known only at run time.
+/// grid and block. A launcher launches kernels of element type `T`. `T` is f32, f16, bf16, or [`AnyElement`]
+/// for a type that is known only at run time.
 pub trait Launcher<T> {
     /// The error of a launch.
     type Error;
 
-    /// Launches one of the kernels of `entry`: the kernel for `T` or, if `T` is [`AnyElement`], the kernel
-    /// that the launcher selects. The launch functions that [`entry!`](crate::entry!) makes call this
-    /// function.
+    /// Launches one of the kernels of `entry`. If `T` is [`AnyElement`], the launcher selects the kernel.
+    /// Otherwise the function launches the kernel for `T`. The launch functions that
+    /// [`entry!`](crate::entry!) makes call this function.
     ///
     /// # Errors
     /// Returns the error of the device. Each type that implements the trait documents its errors.
     ///
     /// # Safety
-    /// `args` must have one pointer per parameter of the kernel, in the same order. Each must point to a
-    /// value of the parameter's type. The kernel's own safety conditions must hold until the launch is done.
+    /// `args` must have one pointer per parameter of the kernel, in the same order. Each pointer must point
+    /// to a value of the parameter's type. The kernel's own safety conditions must hold until the launch is
+    /// done.
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Self::Error>;
 }
 
@@ -264,7 +269,8 @@ pub const fn element<T: KernelElement>() -> ElementType {
     T::ELEMENT.expect("a type with kernels")
 }
 
-/// Returns whether `element` is in `elements`, or is `None`. Used by [`entry!`](crate::entry!).
+/// Returns true if `element` is `None`, or is in the list `elements`. The macro [`entry!`](crate::entry!)
+/// uses this function.
 #[doc(hidden)]
 pub const fn has(element: Option<ElementType>, elements: &[ElementType]) -> bool {
     let Some(element) = element else { return true };
@@ -275,7 +281,8 @@ pub const fn has(element: Option<ElementType>, elements: &[ElementType]) -> bool
     at < elements.len()
 }
 
-/// Returns the index of `name` in `names`, which contains it. Used by [`entry!`](crate::entry!).
+/// Returns the index of `name` in the list `names`. The list must contain `name`. The macro
+/// [`entry!`](crate::entry!) uses this function.
 #[doc(hidden)]
 pub const fn position(names: &[&str], name: &str) -> usize {
     let mut at = 0;

@@ -1,7 +1,7 @@
-//! Names the folder with this crate's `libcuda.so`, an empty linker script, to the linker.
+//! Gives the linker the folder with this crate's `libcuda.so`, which is an empty linker script.
 //!
-//! The build script of `cust` tells the linker to link `libcuda`. On a machine without the NVIDIA driver
-//! there is no such library. This crate defines all symbols, so that the empty file is enough.
+//! The build script of `cust` tells the linker to link `libcuda`. A machine without the NVIDIA driver has no
+//! such library. This crate defines all symbols of the library, so an empty file is enough for the linker.
 use std::env;
 use std::path::Path;
 

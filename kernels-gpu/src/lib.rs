@@ -1,11 +1,13 @@
 //! GPU kernels of oxiwarp: one file in [`ops`] per operator, and modules that several operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`entries`], the kernels with
-//! their parameters, and in each module of [`ops`] functions that launch them. Kernel arguments are numbers,
-//! pointers and `repr(C)` structs. The host crate fills in these structs.
+//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`entries`], which lists the
+//! kernels with their parameters. In a build for the host, each module of [`ops`] also has functions that
+//! launch its kernels. Kernel arguments are numbers, pointers and `repr(C)` structs. The host crate fills in
+//! these structs.
 #![cfg_attr(test, allow(dead_code))]
 // cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
-// `abi_ptx`, and rustc would warn about it. For example, the attention units are empty on sm_75.
+// `abi_ptx`, and rustc would warn about the unused feature. For example, the attention units are empty on
+// sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]

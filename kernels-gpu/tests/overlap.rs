@@ -3,8 +3,8 @@
 use cuda_std::launch::Overlap;
 
 /// The kernels in `PLAIN` and `BEFORE` do not let the next launch start before they end. All other kernels
-/// may overlap with the previous and with the next launch: see "Overlapping launches" in
-/// `docs/internals/launch-configuration.md`.
+/// may overlap with both the previous launch and the next launch. The section "Overlapping launches" of
+/// `docs/internals/launch-configuration.md` describes the overlap.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] =

@@ -2,7 +2,8 @@
 //!
 //! torch calls a boxed kernel with a stack of 64-bit values, one per argument. The kernel owns the objects
 //! that these values point to, e.g. tensor handles. [`Stack`] reads the values. `Call::read` takes ownership
-//! of all objects before any step can fail. They are therefore freed even if the call returns an error.
+//! of all objects before any step can fail. The objects are therefore freed even if the call returns an
+//! error.
 //!
 //! [`run`] converts an error or a panic to the C++ exception of `aoti_torch_check`. No other exception may
 //! leave Rust.
@@ -11,7 +12,7 @@ use crate::shim::{Handle, shim};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The error of a call. Its text becomes the message of the Python exception.
+/// The error of a call. The text of the error becomes the message of the Python exception.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -50,7 +51,7 @@ impl Stack {
         }
     }
 
-    /// Reads a `Tensor` argument. The caller becomes the owner of the returned handle.
+    /// Reads a `Tensor` argument. The caller of this function becomes the owner of the returned handle.
     pub fn tensor(&mut self) -> Handle {
         self.value() as Handle
     }

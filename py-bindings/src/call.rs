@@ -1,5 +1,5 @@
-//! A call of a torch operator. It owns the arguments and outputs, and passes views of them to the `oxiwarp`
-//! function that implements the operator (the host function).
+//! A call of a torch operator. It owns the arguments and outputs. It passes views of these tensors to the
+//! `oxiwarp` function that implements the operator.
 
 use crate::boundary::{Failure, Stack};
 use crate::device::Location;
@@ -25,7 +25,7 @@ pub struct Call {
     flags: ArrayVec<bool, MAX_SCALARS>,
 }
 
-/// An output. If the caller does not need this result, the tensor has no elements, and the `oxiwarp` function
+/// An output. If the caller does not need this output, the tensor has no elements, and the `oxiwarp` function
 /// of the operator does not receive it.
 #[derive(Default)]
 pub struct Slot {
@@ -137,7 +137,8 @@ impl Call {
         self.flags[at]
     }
 
-    /// Returns whether tensors are `[B, heads, S, D]`, not `[B, S, heads, D]`.
+    /// Returns true if tensors have the shape `[B, heads, S, D]`, and false if they have the shape `[B, S,
+    /// heads, D]`.
     pub fn heads_first(&self) -> bool {
         self.operator.heads_first.is_some_and(|at| self.bools[at])
     }
@@ -161,7 +162,8 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the results in the order of the schema. The receiver becomes the owner of the tensor handles.
+    /// Returns the results in the order of the schema. The caller of this function becomes the owner of the
+    /// tensor handles.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;
         self.outputs.into_iter().take(results).map(|output| output.tensor.map_or(0, Tensor::into_raw))
@@ -171,9 +173,10 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of an input tensor. The tensor's role determines the permitted dtypes: integers for
-    /// target classes and for offsets of packed sequences, otherwise f32, f16 and bf16. A mask may also be
-    /// bool. The `oxiwarp` function later checks whether the dtype fits the other tensors.
+    /// Returns the view of an input tensor. The tensor's role in the operator determines the permitted
+    /// dtypes. Target classes and offsets of packed sequences must be integers. All other tensors must be
+    /// f32, f16 or bf16, except that a mask may also be bool. The `oxiwarp` function later checks whether the
+    /// dtype fits the other tensors.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -192,8 +195,8 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of a tensor that is not f32, f16 or bf16, if the tensor's role permits it. The error
-    /// lists the permitted dtypes.
+    /// Returns the dtype of a tensor that is not f32, f16 or bf16, if the tensor's role in the operator
+    /// permits this dtype. Otherwise returns an error that lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
@@ -210,8 +213,8 @@ impl Call {
     }
 }
 
-/// The arguments of a call that the `oxiwarp` function of the operator takes. For each kind of argument, this
-/// type has the index of the next argument.
+/// The arguments of a call that the operator's `oxiwarp` function takes, as queues. For each kind of argument
+/// (tensors, outputs, floats, integers and bools), this type stores the index of the next argument.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,
@@ -230,8 +233,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Returns the next value and advances the index `at`. It fails only if this crate has a bug, because
-/// [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
+/// Returns the next value and advances the index `at`. This function fails only if this crate has a bug,
+/// because [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

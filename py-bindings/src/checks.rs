@@ -6,8 +6,9 @@ use crate::shim::Place;
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{CrossEntropy, Dtype};
 
-/// Returns an error if a target of cross-entropy is not a class, as torch does. It checks only targets on the
-/// CPU. On a GPU, reading them would block, and the loss of such a target is NaN.
+/// Returns an error if a target of cross-entropy is not a class. torch also raises an error in this case. The
+/// function checks only targets on the CPU, because reading targets from a GPU would block. On a GPU, the
+/// loss of a target that is not a class is NaN.
 pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     if call.location.place != Some(Place::Cpu) {
         return Ok(());
@@ -19,7 +20,7 @@ pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     let rows = target.shape().iter().product::<i64>() as usize;
     for row in 0..rows {
         // SAFETY: `oxiwarp::cross_entropy` has checked that the targets are contiguous integers, one per row.
-        // This function returns early if they are not on the CPU.
+        // This function returns early if the targets are not on the CPU.
         let class = unsafe {
             match target.dtype() {
                 Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),

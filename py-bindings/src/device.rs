@@ -1,4 +1,5 @@
-//! Converts torch's device type and index to an [`oxiwarp::Device`], and finds torch's current stream on it.
+//! Converts torch's device type and index to an [`oxiwarp::Device`], and finds torch's current stream on this
+//! device.
 
 use crate::shim::{Place, shim};
 use libloading::os::unix::Library;

@@ -6,13 +6,13 @@ use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A [`Source`] of placeholder arguments, which counts the arguments of a schema. It returns an error if an
-/// `oxiwarp` function takes more arguments than the schema has.
+/// A [`Source`] of placeholder arguments. It counts the arguments that an `oxiwarp` function takes. If the
+/// function takes more arguments than the schema has, it returns an error.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// For each output parameter of the `oxiwarp` function: whether the operator has this output.
+    /// One bool per output parameter of the `oxiwarp` function: whether the operator has this output.
     outputs: &'s [bool],
     written: usize,
     /// The number of floats, integers and bools that are left.
@@ -22,8 +22,9 @@ pub struct Fit<'s> {
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others.
-/// `take` takes the arguments of the function without calling it.
+/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others. The
+/// parameter `take` is a function that takes the arguments of the `oxiwarp` function from a [`Fit`], without
+/// calling the `oxiwarp` function.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

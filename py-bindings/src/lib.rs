@@ -1,9 +1,9 @@
 //! The extension module `oxiwarp._native`, the Rust part of the Python package.
 //!
-//! [`register`](oxiwarp_native::register) gives torch a CPU and a CUDA kernel for each operator that
-//! `oxiwarp/ops/_register.py` defines. It calls libtorch's C shim (`shim.rs`), so one shared object works
-//! with every torch from 2.10 on. The other functions return the list of compiled kernels, the list of GPUs
-//! and the driver version.
+//! [`register`](oxiwarp_native::register) gives torch a CPU kernel and a CUDA kernel for each operator that
+//! `oxiwarp/ops/_register.py` defines. The function calls libtorch only through its C shim (`shim.rs`), so
+//! one shared object works with every torch from 2.10 on. The other functions return the list of compiled
+//! kernels, the list of GPUs and the driver version.
 
 mod boundary;
 mod call;
@@ -32,11 +32,11 @@ mod oxiwarp_native {
 
     /// Load libtorch's C shim and register the kernels of operators in a torch namespace.
     ///
-    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is a pair:
-    /// its schema, and the role of each tensor (`oxiwarp/ops/_roles.py`).
+    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is passed as
+    /// a pair: its schema, and the role of each tensor (`oxiwarp/ops/_roles.py`).
     ///
-    /// Raises TypeError if an operator has no kernel, or if its kernel takes other arguments. Raises
-    /// RuntimeError if the shim cannot be loaded or torch rejects a kernel.
+    /// Raises TypeError if an operator has no kernel, or if the kernel's arguments differ from the schema.
+    /// Raises RuntimeError if the shim cannot be loaded or torch rejects a kernel.
     #[pyfunction]
     fn register(
         libtorch_cpu_path: &str,
@@ -50,8 +50,8 @@ mod oxiwarp_native {
         })
     }
 
-    /// Return one dict for each op, dtype and architecture with compiled kernels. Its keys are op, dtype,
-    /// arch and entries (names of the PTX entries).
+    /// Return one dict for each combination of op, dtype and architecture that has compiled kernels. The keys
+    /// of a dict are op, dtype, arch and entries (names of the PTX entries).
     #[pyfunction]
     fn kernel_info(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let row = |kernel: oxiwarp::KernelInfo| {
@@ -84,8 +84,8 @@ mod oxiwarp_native {
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// Return one dict per CUDA device. Its keys are index, name, ptx (architecture of the PTX that the
-    /// device loads) and error (the reason if it can load none).
+    /// Return one dict per CUDA device. The keys of a dict are index, name, ptx and error. ptx is the
+    /// architecture of the PTX that the device loads. error is the reason if the device can load no PTX.
     ///
     /// Creates no CUDA context. Raises RuntimeError if there is no driver.
     #[pyfunction]

@@ -7,8 +7,8 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// Maximum number of outputs of an operator, including workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// Maximum for three counts: the floats, the integers and the bools of an operator. It is also the maximum
-/// number of flags (bools that say whether an output is needed).
+/// Maximum number of floats, of integers and of bools that an operator can have. The same maximum applies to
+/// flags (bools that say whether an output is needed).
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
@@ -19,20 +19,20 @@ pub struct Operator {
     pub op: &'static str,
     /// The schema, with the arguments.
     pub schema: Schema,
-    /// Index of the reference tensor, whose device, dtype and shape determine those of the outputs. It is
-    /// `x`, or the first tensor if there is no `x`.
+    /// Index of the reference tensor: `x`, or the first tensor if there is no `x`. The outputs get their
+    /// device, dtype and shape from the reference tensor.
     pub reference: usize,
     /// Index of `heads_first` among the bools.
     pub heads_first: Option<usize>,
-    /// A tensor whose name in error messages depends on a bool: the index of the tensor, its two names, and
-    /// the index of the bool.
+    /// A tensor whose name in error messages depends on a bool. The tuple has the index of the tensor, the
+    /// two names, and the index of the bool.
     pub alias: Option<(usize, [&'static str; 2], usize)>,
 }
 
 impl Operator {
-    /// Makes the operator with this schema. `flags` names the bools that say whether an output is needed.
-    /// Fails if the schema has too many arguments, or if its reference tensor (`x` or the first tensor) is
-    /// optional.
+    /// Makes the operator with the given schema. `flags` names the bools that say whether an output is
+    /// needed. Fails if the schema has too many arguments. Also fails if its reference tensor (`x` or the
+    /// first tensor) is optional.
     pub fn of(op: &'static str, mut schema: Schema, flags: &[&str]) -> Result<Self, String> {
         for Argument { name, kind } in &mut schema.arguments {
             if *kind == BOOL && flags.contains(&name.as_str()) {

@@ -1,5 +1,5 @@
-//! The table of torch operators. A row has operators, the function of the `oxiwarp` crate that implements
-//! them (the host function), and the outputs that a call allocates.
+//! The table of torch operators. A row has one or more operators, their host function, and the outputs that a
+//! call allocates. The host function is the function of the `oxiwarp` crate that implements the operators.
 //!
 //! Python defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). The parameter types of the
 //! host function must match the schema. Otherwise [`register`] returns an error.
@@ -18,8 +18,8 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// Makes one `Row` per operator from lines `first, more... => host function, [outputs]`. All operators of a
-/// line have the name `first` in error messages. A line with a single operator may end with `then check`. The
-/// function `check` then tests values in tensors after each call.
+/// line have the name `first` in error messages. A line with a single operator may end with `then check`. In
+/// this case, the function `check` tests values in tensors after each call.
 macro_rules! operators {
     ($($op:ident $(, $more:ident)* => $host:expr, $outputs:expr $(, then $check:expr)?;)*) => {
         static ROWS: &[&Row] = &[$(
@@ -77,8 +77,8 @@ operators! {
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }
 
-/// The workspace of attention with few queries. `plain` means that the call has no mask and no packed
-/// sequences: `q`, `k` and `v` are its only tensors.
+/// The workspace of attention with few queries. `plain` is true if the call has no mask and no packed
+/// sequences, so that `q`, `k` and `v` are its only tensors.
 const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
     let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);
@@ -134,8 +134,8 @@ pub enum Wrong {
     Torch(String),
 }
 
-/// Registers a CPU and a CUDA kernel for each operator in a torch namespace. An operator is a pair: its
-/// schema, and the role of each tensor.
+/// Registers a CPU kernel and a CUDA kernel for each operator in a torch namespace. An operator is passed as
+/// a pair: its schema, and the role of each tensor.
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;
@@ -143,7 +143,8 @@ pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result
     shim().register(namespace, c"CUDA", &kernels).map_err(Wrong::Torch)
 }
 
-/// Returns the name and the kernel of an operator. Fails if its schema does not match its row of the table.
+/// Returns the name and the kernel of an operator. Fails if the operator's schema does not match the
+/// operator's row in the table of operators.
 fn accept(schema: &str, roles: &[String]) -> Result<(&'static CStr, Boxed), String> {
     let schema = Schema::parse(schema, roles)?;
     let (name, row) = (&schema.name, ROWS.iter().find(|row| row.name.to_bytes() == schema.name.as_bytes()));

@@ -7,8 +7,8 @@ use Output::{
     DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
 };
 
-/// How a call allocates an output. The reference is the tensor `x`, or the first tensor of an operator
-/// without `x`.
+/// How a call allocates an output. In the variants, the reference is the tensor `x`. If an operator has no
+/// `x`, the reference is its first tensor.
 #[derive(Clone, Copy)]
 pub enum Output {
     /// A result with the shape and dtype of the reference.
@@ -21,21 +21,21 @@ pub enum Output {
     Heads(&'static str),
     /// A result with one float32 for each row of the reference.
     PerRow,
-    /// A result with the shape and dtype of the reference. If the call has no tensor `second`, the result has
-    /// half as many columns.
+    /// A result with the shape and dtype of the reference tensor. If the call has no tensor `second`, the
+    /// result has half as many columns as the reference.
     HalfColumns,
-    /// A result with the shape and dtype of the reference. If the call has a tensor `second`, the result has
-    /// twice as many columns.
+    /// A result with the shape and dtype of the reference tensor. If the call has a tensor `second`, the
+    /// result has twice as many columns as the reference.
     DoubleColumns,
-    /// A result with one float32 per token and head if the named bool is true, otherwise without elements.
+    /// A result with one float32 per token and head. If the named bool is false, the result has no elements.
     LogSumExp(&'static str),
-    /// The gradient of a parameter if the named bool is true, otherwise a tensor without elements. The bool
-    /// is named after the parameter, for example `dweight` for `weight`.
+    /// The gradient of a parameter. If the named bool is false, the gradient has no elements. The bool is
+    /// named after the parameter, for example `dweight` for `weight`.
     Gradient(&'static str),
     /// A workspace with the shape and dtype of the named tensor.
     Scratch(&'static str),
-    /// A float32 workspace. The function returns its number of elements, or `None` if the call needs no
-    /// workspace.
+    /// A float32 workspace. The function returns the workspace's number of elements, or `None` if the call
+    /// needs no workspace.
     Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
 }
 
@@ -62,8 +62,8 @@ impl Output {
         }
     }
 
-    /// Allocates the output. `flag` is the value of the bool that [`Output::flag`] names. `like` is the
-    /// tensor that [`Output::tensor`] names.
+    /// Allocates the output. The argument `flag` is the value of the bool that [`Output::flag`] names. The
+    /// argument `like` is the tensor that [`Output::tensor`] names.
     pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
         let x = call.reference()?;
         let like = like.unwrap_or(x);
@@ -114,8 +114,8 @@ fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     Ok(q.empty_f32(&rows)?)
 }
 
-/// Returns the tensor whose shape and dtype the gradient of a parameter has. This is the parameter, or the
-/// weight if the parameter is absent.
+/// Returns the tensor that determines the shape and dtype of a parameter's gradient. This tensor is the
+/// parameter, or the weight if the parameter is absent.
 fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
     let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
     parameter.ok_or_else(|| {

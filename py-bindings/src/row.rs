@@ -18,7 +18,7 @@ pub struct Row {
     /// for example `rms_norm` and `rms_norm_out`.
     pub op: &'static str,
     /// The outputs in the order of the `oxiwarp` function's parameters. If the schema has output arguments
-    /// such as `out`, they take the place of the first outputs.
+    /// such as `out`, these arguments replace the first outputs.
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
@@ -38,8 +38,8 @@ pub struct Registered {
     allocated: Vec<Option<Allocated>>,
 }
 
-/// An output, the index of the flag that says whether it is needed, and the index of the tensor whose shape
-/// it has.
+/// An output that a call allocates. `flag` is the index of the bool that says whether the output is needed.
+/// `like` is the index of the tensor that determines the output's shape.
 struct Allocated {
     output: Output,
     flag: Option<usize>,
@@ -47,8 +47,8 @@ struct Allocated {
 }
 
 impl Row {
-    /// Executes one call of the operator in this row of the table. torch calls this function through the
-    /// field `kernel`.
+    /// Executes one call of the operator in this row of the operator table. torch calls this function through
+    /// the row's field `kernel`.
     ///
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, with room for the results.
@@ -99,8 +99,8 @@ impl Row {
 }
 
 impl Allocated {
-    /// Finds the flag and the tensor in `schema` on which an output depends. Returns `None` if the schema
-    /// lacks one of them, because the operator then does not have this output.
+    /// Finds the flag and the tensor in `schema` on which an output depends. If the schema lacks the flag or
+    /// the tensor, the operator does not have this output, and the function returns `None`.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
         let like = output.tensor().map(|name| schema.input(name));

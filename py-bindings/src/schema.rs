@@ -37,7 +37,7 @@ pub enum Kind {
     /// `float`, `int` or `bool`.
     Scalar(ScalarKind),
     /// A `bool`, such as `with_lse`, that says whether the caller needs a result. The `oxiwarp` function of
-    /// the operator does not receive it.
+    /// the operator does not receive this bool.
     Flag,
 }
 
@@ -81,7 +81,7 @@ impl Schema {
         self.inputs().position(|argument| argument.name == name)
     }
 
-    /// Returns the index of an argument among all arguments of its kind.
+    /// Returns the index of an argument among all arguments of the same kind.
     pub fn index(&self, kind: Kind, name: &str) -> Option<usize> {
         let mut of_kind = self.arguments.iter().filter(|argument| argument.kind == kind);
         of_kind.position(|argument| argument.name == name)

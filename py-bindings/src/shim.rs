@@ -1,11 +1,11 @@
-//! libtorch's C shim: the C functions by which an extension uses torch without its C++ ABI.
+//! libtorch's C shim: C functions through which an extension uses torch without the C++ ABI of torch.
 //!
 //! This crate does not link to torch. `dlopen(RTLD_NOLOAD)` returns a handle to the `libtorch_cpu.so` that
 //! `import torch` has loaded. Each function is looked up there by name. Some functions exist only in torch
-//! versions newer than 2.10. They are optional, and there is a fallback for each.
+//! versions newer than 2.10. These functions are optional, and this crate has a fallback for each of them.
 //!
-//! All functions return an error code, except `aoti_torch_check`, which throws a C++ exception. Rust declares
-//! all of them as `"C-unwind"`.
+//! All functions return an error code, except `aoti_torch_check`, which throws a C++ exception. This crate
+//! declares all functions of the shim as `"C-unwind"`.
 
 mod properties;
 mod symbols;
@@ -56,13 +56,14 @@ pub struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Returns the loaded shim. Panics if [`load`] was not called. This cannot happen in a kernel, because
-/// kernels are registered after [`load`].
+/// Returns the loaded shim (functions of libtorch). Panics if [`load`] was not called. A kernel can never
+/// panic here, because kernels are registered after [`load`].
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }
 
-/// Finds the functions of the shim in the loaded `libtorch_cpu.so` at `path`. Later calls do nothing.
+/// Finds the functions of the shim in `libtorch_cpu.so` at `path`, which must already be loaded. After the
+/// first successful call, further calls do nothing.
 pub fn load(path: &str) -> Result<(), String> {
     if SHIM.get().is_some() {
         return Ok(());
@@ -119,8 +120,8 @@ impl Shim {
     }
 
     /// Returns the name of a dtype for error messages, given torch's code of the dtype. The shim has no
-    /// function for this. Therefore `dtype_name` compares the code with the code of each dtype, which is
-    /// slow.
+    /// function that returns the name. Therefore `dtype_name` compares the code with the code of each dtype,
+    /// which is slow.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
         const NAMES: &[&str] = &[
             "float64",
@@ -175,11 +176,11 @@ impl Shim {
         }
     }
 
-    /// Allocates an uninitialized tensor. If this fails, returns torch's error text. Before torch 2.13, the
-    /// shim does not provide the text, and it is empty.
+    /// Allocates an uninitialized tensor. If the allocation fails, returns torch's error text. Before torch
+    /// 2.13, the shim does not provide the text, so the text is empty.
     ///
-    /// The tensor is contiguous, unless `heads_first` is true. In this case `sizes` is
-    /// `[..., heads, tokens, columns]`, and the memory layout is `[..., tokens, heads, columns]`.
+    /// If `heads_first` is false, the tensor is contiguous. If `heads_first` is true, `sizes` is `[...,
+    /// heads, tokens, columns]`, and the memory layout is `[..., tokens, heads, columns]`.
     pub fn empty(
         &self,
         sizes: &[i64],

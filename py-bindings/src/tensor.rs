@@ -7,7 +7,8 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a tensor. It stores the names of operator and argument for error messages.
+/// One owned reference to a torch tensor. It also stores the names of the operator and the argument for error
+/// messages.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,
@@ -64,9 +65,9 @@ impl Tensor {
         self.empty_ordered(sizes, shim().dtype(self.handle)?, false)
     }
 
-    /// Allocates a tensor with the sizes, dtype and device of this tensor. Its memory layout is
-    /// `[B, S, heads, D]`. If `heads_first` is true, its sizes are `[B, heads, S, D]`, and its strides are
-    /// permuted.
+    /// Allocates a tensor with the sizes, dtype and device of this tensor. The memory layout of the new
+    /// tensor is `[B, S, heads, D]`. If `heads_first` is true, its sizes are `[B, heads, S, D]`, and its
+    /// strides are permuted.
     pub fn empty_heads(&self, heads_first: bool) -> Result<Tensor, String> {
         self.empty_ordered(self.sizes()?, shim().dtype(self.handle)?, heads_first)
     }
@@ -82,8 +83,8 @@ impl Tensor {
         }
         match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name: "the result", role: Role::Output }),
-            // The Python part of this package recognizes the text of this error. It then lets torch allocate
-            // the same memory, so that the user gets torch's own exception.
+            // The Python part of this package recognizes the text of this error. The Python code then lets
+            // torch allocate the same memory, so that the user gets torch's own exception.
             Err(why) => Err(self.error(format!(
                 "could not allocate the result {sizes:?} on {}{}{why}",
                 self.location()?,
@@ -137,8 +138,9 @@ impl Tensor {
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns sizes and strides. For a tensor without elements, the strides are those of a contiguous
-    /// tensor. Autograd passes empty tensors with stride 0, and torch's `contiguous()` does not change them.
+    /// Returns sizes and strides. For a tensor without elements, the function returns the strides of a
+    /// contiguous tensor. The reason is that autograd passes empty tensors with stride 0, and torch's
+    /// `contiguous()` does not change these strides.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
@@ -171,7 +173,8 @@ impl Tensor {
         dtype.ok_or_else(|| self.wrong_dtype("int64 or int32"))
     }
 
-    /// Returns the dtype of an attention mask that is not f32, f16 or bf16. Fails if it is not bool.
+    /// Returns the dtype of an attention mask whose dtype is not f32, f16 or bf16. Fails if the mask is not
+    /// bool.
     pub fn mask_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of([shim().bool_dtype], [Dtype::Bool])?;
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))
@@ -205,7 +208,8 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: torch keeps `dim` sizes and strides for each tensor. They stay valid as long as the handle.
+        // SAFETY: torch keeps `dim` sizes and strides for each tensor. These arrays stay valid as long as the
+        // handle.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

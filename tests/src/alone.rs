@@ -8,8 +8,8 @@ use crate::tensor::{random, values};
 
 /// Calls `f`, which computes `N` result matrices from a matrix `[rows, cols]`.
 ///
-/// For each number of columns, the function first passes many rows, then seven of these rows, then a single
-/// row. Panics if the result of a row does not have the same bits in all calls.
+/// For each number of columns, the function passes a matrix of many rows to `f`, then seven of these rows,
+/// then a single row. Panics if the result of a row does not have the same bits in all calls.
 pub fn rows_stand_alone<const N: usize>(cols: &[usize], f: impl Fn(&[bf16], [i64; 2]) -> [Vec<bf16>; N]) {
     let seed = seed();
     for &cols in cols {

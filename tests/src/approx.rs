@@ -43,7 +43,8 @@ impl Approx {
 /// The merges contribute 32 units: a row has eight merges of two means. Each merge multiplies by a count and
 /// an approximate reciprocal, with an error of four units.
 ///
-/// An error of the mean shifts `x - mean` by the same amount. It changes the variance by at most this amount.
+/// An error of the mean shifts `x - mean` by the same amount. This error changes the variance by at most the
+/// same amount.
 const LAYER: f64 = 48.0;
 /// Returns the error bound of `x * inv_rms`, in units of 2^-24.
 ///

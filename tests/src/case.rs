@@ -1,4 +1,5 @@
-//! The seed and the case (such as a shape) of the running test. They are printed only if the test fails.
+//! The seed and the case (such as a shape) of the running test. The test program prints the seed and the case
+//! only if the test fails.
 use std::cell::RefCell;
 
 use rand::rngs::StdRng;

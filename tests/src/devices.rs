@@ -10,7 +10,8 @@ pub struct Candidate {
 }
 
 /// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, this GPU runs
-/// the PTX of a different architecture, because newer GPUs also run older PTX.
+/// the PTX of a different architecture. This works because newer GPUs also run the PTX of older
+/// architectures.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

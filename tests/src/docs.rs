@@ -1,5 +1,5 @@
-//! Runs the Rust code of README.md as a documentation test. Also checks that the error message in README.md
-//! is the real one.
+//! Runs the Rust code of README.md as a documentation test. Also checks that README.md shows the error
+//! message that the executor reports.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 
 use crate::tensor::values;
 
-/// The shape and strides of an operand that is broadcast against `x: [B, S, D]`. They decide which rows of
-/// `x` use the same row of the operand.
+/// The shape and strides of an operand that is broadcast against `x: [B, S, D]`. Shape and strides decide
+/// which rows of `x` use the same row of the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `[D]`.
@@ -105,7 +105,7 @@ impl<T: Element> Operand<T> {
 }
 
 /// Uploads rows whose starts are `pitch` elements apart, from element `start` on. All elements outside the
-/// rows are NaN, so that a kernel that reads them gives a wrong result.
+/// rows are NaN, so that a kernel that reads such an element gives a wrong result.
 fn upload<E: Element>(
     device: &Device,
     random: &mut StdRng,

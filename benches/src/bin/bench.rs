@@ -1,10 +1,10 @@
 //! Measures every op on a GPU and compares it with a device copy: `cargo run --release -p oxiwarp-benches
 //! --bin bench`.
 //!
-//! A case is an op with a tensor size. Its calls, 20 or more, are captured in one CUDA graph and rotate
-//! through several buffers. Before a buffer is used again, other calls touch three times the L2 cache of an
-//! H200. The buffer is therefore not in L2. The reported time is the median of several replays of the graph,
-//! measured by CUDA events.
+//! A case is an op with a tensor size. For each case, the program captures 20 or more calls in one CUDA
+//! graph. The calls rotate through several buffers. Before a buffer is used again, other calls touch three
+//! times the L2 cache of an H200. The buffer is therefore not in L2. The reported time is the median of
+//! several replays of the graph, measured by CUDA events.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Exit code if every case (op with a tensor size) was measured, and none is slower than in the run of
+/// Exit code if every case (op with a tensor size) was measured, and no case is slower than in the run of
 /// `--compare`.
 const DONE: u8 = 0;
 /// Exit code if a case (op with a tensor size) is slower than in the run of `--compare`.
@@ -143,8 +143,9 @@ fn run(options: &Options) -> Result<u8> {
         }
         return Ok(DONE);
     }
-    // Read the file of `--compare` before the GPU is used, so that an unreadable file fails at once. Read it
-    // also before `--csv` creates its file, because both options may name the same file.
+    // Read the file of `--compare` before the GPU is used, so that an unreadable file fails at once. The
+    // program must also read this file before `--csv` creates its file, because both options may name the
+    // same file.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,

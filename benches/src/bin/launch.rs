@@ -1,11 +1,11 @@
-//! Measures what a launch costs on the CPU: the time of a call of `rms_norm` on a GPU, without waiting for
-//! the kernel. Prints nanoseconds per call, the minimum and the median of several rounds.
+//! Measures the CPU time of a launch: the time of a call of `rms_norm` on a GPU, without waiting for the
+//! kernel. Prints the minimum and the median of several rounds, in nanoseconds per call.
 use std::time::Instant;
 
 use oxiwarp::{Device, Result, RmsNorm, Stream, rms_norm};
 
 const ROUNDS: usize = 41;
-/// Calls per round. They fit in the launch queue of the driver, so that no call waits for the GPU.
+/// Calls per round. This many launches fit in the launch queue of the driver, so no call waits for the GPU.
 const CALLS: u32 = 200;
 
 fn main() -> Result<()> {

@@ -3,10 +3,10 @@
 //! 110 softmax rope]`.
 //!
 //! A case is an op with a tensor size. The program writes one line per configuration to `tune.csv` during the
-//! run, and prints one line per case. It divides the time limit among the cases. If a case exceeds its time,
-//! its remaining configurations are skipped and counted. The default configuration is always measured. The
-//! program also counts the configurations that the op or the GPU refuses, and prints the reason of the first
-//! refusal.
+//! run, and prints one line per case. The program divides the time limit among the cases. If a case exceeds
+//! its time, its remaining configurations are skipped and counted. The default configuration is always
+//! measured. The program also counts the configurations that the op or the GPU refuses, and prints the reason
+//! of the first refusal.
 use oxiwarp::Overridable as _;
 use std::fs::File;
 use std::io::Write;
@@ -169,7 +169,7 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
         // The remaining time is divided equally among the remaining cases. A case may use three times its
-        // part, because its kernels may have to be compiled first.
+        // part of the time, because the driver may have to compile the kernels of the case first.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

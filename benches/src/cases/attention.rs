@@ -21,8 +21,8 @@ pub(super) const TOKENS: Width = |tokens| tokens * (HEADS * HEAD) as usize;
 pub(super) const LOGARITHMS: Width = |tokens| tokens * HEADS as usize * size_of::<f32>();
 /// Elements of one decoded token's queries.
 pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
-/// Number of elements that one decoded token reads from the key tensor. It reads as many from the value
-/// tensor.
+/// Number of elements that one decoded token reads from the key tensor. The token reads the same number of
+/// elements from the value tensor.
 pub(super) const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
 
 pub(super) fn attention(device: &Device, t: Operands, stream: Stream) -> Result<()> {

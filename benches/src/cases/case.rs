@@ -44,8 +44,8 @@ impl Case<'_> {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
-    /// Returns the number of calls per graph. It is a multiple of the number of memory slots (buffer
-    /// offsets), so that each slot is used equally often.
+    /// Returns the number of calls per graph. The number is a multiple of the number of memory slots (buffer
+    /// offsets), so that calls use each slot equally often.
     pub fn calls(&self, sets: usize) -> usize {
         LAUNCHES.next_multiple_of(self.places(sets))
     }
@@ -69,7 +69,7 @@ impl Case<'_> {
     /// Runs the op in the first slot.
     ///
     /// # Errors
-    /// As [`Case::call`].
+    /// Returns the errors of [`Case::call`].
     pub fn run(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<()> {
         (self.op.call)(device, pool.operands(0, 0, [self.rows, self.cols]), stream)
     }
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Before calls use a memory slot (buffer offset) again, they touch more memory than a cache of 60 MB can
-    /// store.
+    /// Between two uses of the same memory slot (buffer offset), calls touch more memory than a cache of 60
+    /// MB can store.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));

@@ -16,21 +16,23 @@ pub enum Choices {
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],
-        /// Kernels in which a cluster processes one row, and each of its blocks processes a part of the row.
+        /// Kernels in which a cluster processes one row, and each block of the cluster processes a part of
+        /// the row.
         clusters: &'static [(u32, u32)],
     },
     /// A launch configuration of a kernel that keeps no row in registers. In each step, a thread reads four
-    /// 16-byte packs.
+    /// packs (16-byte vectors).
     Passes,
-    /// For a norm kernel whose threads load four elements at a time: the kernel, the threads per block and
-    /// the shared memory carveout.
+    /// For norms whose threads load four elements at a time. The configurations differ in the kernel, the
+    /// threads per block and the shared memory carveout.
     Vec4s,
-    /// For RoPE and norms of heads: the kernel, the threads per block, and the target number of warps per
-    /// launch.
+    /// For RoPE and norms of heads. The configurations differ in the kernel, the threads per block, and the
+    /// target number of warps per launch.
     Heads,
     /// Threads per block of an element-wise op, up to this number.
     Threads(u32),
-    /// For the gradient of a norm: the kernel, the threads per block, and the blocks per SM.
+    /// For the gradient of a norm. The configurations differ in the kernel, the threads per block, and the
+    /// blocks per SM.
     Gradient,
     /// Whether the keys are split among blocks (split-KV).
     Decode,
@@ -88,8 +90,8 @@ impl Choices {
                 );
             }
             Self::Gradient => {
-                // The gradient of LayerNorm has three kernels: several rows at a time, one row kept in
-                // registers, and rows read twice.
+                // The gradient of LayerNorm has three kernels. The first processes several rows at a time,
+                // the second keeps one row in registers, and the third reads each row twice.
                 let blocks = [vec![own], parallelism(&[1, 2, 3, 4, 5, 6, 8]), threads(&[64, 256])].concat();
                 list.extend(kernels(&blocks, 2));
             }
@@ -101,13 +103,13 @@ impl Choices {
 }
 
 /// Returns whether registers for `in_registers` packs (16-byte vectors) can store a row of `packs` packs, and
-/// more than half of them are used.
+/// the row uses more than half of these registers.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }
 
-/// Returns the rungs (launch configurations) for a row of `packs` 16-byte packs. Kernels that keep the row in
-/// registers must use more than half of these registers.
+/// Returns the rungs (launch configurations) for a row of `packs` 16-byte packs. If a kernel keeps the row in
+/// registers, the row must use more than half of the registers that the kernel has for it.
 fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32, u32)]) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(in_registers, max) in kernels {

@@ -1,5 +1,5 @@
-//! Checks that the results of a benchmark call are finite. All inputs are finite, so this is a cheap check.
-//! `tune` and the tests compare the values.
+//! Checks that the results of a benchmark call are finite. All inputs are finite, so a result that is not
+//! finite is an error. This check is cheap. It does not compare the values, but `tune` and the tests do.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Case, Pool, Singles};
@@ -12,7 +12,7 @@ impl Case<'_> {
     /// first element that is not finite.
     ///
     /// # Errors
-    /// As [`Case::call`]; or a kernel failed.
+    /// Returns the errors of [`Case::call`], or an error if a kernel failed.
     pub fn not_finite(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<Option<String>> {
         pool.poison(stream)?;
         self.run(device, pool, stream)?;
@@ -72,7 +72,8 @@ mod tests {
             let mut pool = Pool::new(&cpu, &values, case.step(), 1 << 12, 1).expect("memory");
             let found = case.not_finite(&cpu, &mut pool, stream);
             assert_eq!(found.unwrap_or_else(|error| panic!("{}: {error}", op.name)), None, "{}", op.name);
-            // The row widths in the op's table entry must match the tensors that the call creates.
+            // The row widths in the op's table entry must equal the row widths of the tensors that the call
+            // creates.
             let widths = op.reads.iter().chain(op.writes).map(|width| width(cols));
             assert_eq!(pool.viewed.get(), rows * widths.sum::<usize>(), "{}", op.name);
         }

@@ -82,8 +82,8 @@ impl Op {
         self.columns.iter().flat_map(rows).collect()
     }
 
-    /// Returns the numbers of rows to measure. The largest one is limited by `max_rows` and by the size of
-    /// the buffers. Ops with `Choices::Vec4s` or `Choices::Heads` are also measured with `FEW_ROWS` rows.
+    /// Returns the numbers of rows to measure. `max_rows` and the size of the buffers limit the largest
+    /// number. Ops with `Choices::Vec4s` or `Choices::Heads` are also measured with `FEW_ROWS` rows.
     fn rows_of(&self, cols: usize) -> Vec<usize> {
         let widest = self.reads.iter().chain(self.writes).map(|width| width(cols)).max().unwrap_or(1);
         let max = (ELEMENTS / widest).clamp(1, self.max_rows);

@@ -1,5 +1,5 @@
-//! Buffers for the operands of an op, filled with pseudo-random values. On a GPU they are larger than the L2
-//! cache. For the CPU executor they contain only a few rows.
+//! Buffers for the operands of an op, filled with pseudo-random values. On a GPU, the buffers are larger than
+//! the L2 cache. For the CPU executor, the buffers contain only a few rows.
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -16,16 +16,16 @@ pub const ELEMENTS: usize = 96 << 20;
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. It is
-/// about the log-sum-exp of 3000 zeros.
+/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. The value
+/// 8 is about the log-sum-exp of 3000 zeros.
 const LOGARITHM: f32 = 8.0;
-/// All inputs are slices of one random vector. The slices of two consecutive inputs start this many elements
-/// apart.
+/// All inputs are slices of one random vector. This constant is the distance, in elements, between the starts
+/// of the slices of two consecutive inputs.
 const SKEW: usize = 4_099;
 /// Number of classes: every target is below it.
 const CLASSES: usize = 512;
-/// Maximum number of vectors of partial column sums: one per block and gradient (weight and bias), with eight
-/// blocks per SM of an H200.
+/// Maximum number of vectors of partial column sums. A launch has up to eight blocks per SM of an H200. Each
+/// block writes one vector per gradient (weight and bias).
 const BLOCKS: usize = 2 * 8 * 132;
 
 /// The values of all inputs.
@@ -60,8 +60,8 @@ pub struct Pool {
     logarithms: Buffer<f32>,
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
-    /// Number of elements of all row tensors that calls have used. A test compares it with the number that
-    /// the op's description gives.
+    /// Number of elements of all row tensors that calls have used. A test compares this number with the
+    /// number that the op's description gives.
     pub(super) viewed: Cell<usize>,
 }
 
@@ -80,7 +80,7 @@ struct Sizes {
 }
 
 impl Pool {
-    /// Makes a pool of tensors on a GPU. It is large enough for every case (tensor size) of `ops`.
+    /// Makes a pool of tensors on a GPU. The pool is large enough for every case (tensor size) of `ops`.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -115,8 +115,8 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Makes a pool of CPU tensors for one call of `op`. Its inputs are the rows `rows` of the full inputs,
-    /// with `cols` columns per row.
+    /// Makes a pool of CPU tensors for one call of `op`. The inputs in the pool are the rows `rows` of the
+    /// inputs that a GPU call reads, with `cols` columns per row.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -183,7 +183,7 @@ impl Pool {
     /// kernel does not write.
     ///
     /// # Errors
-    /// A driver error.
+    /// The driver fails.
     pub fn poison(&mut self, stream: oxiwarp::Stream) -> Result<()> {
         for results in self.y.iter_mut().filter(|results| results[0].len() == self.poison.len()) {
             results[0].copy_from(&self.poison, stream)?;
@@ -202,7 +202,7 @@ impl Pool {
     /// Returns the elements `range` of f32 result `number`.
     ///
     /// # Errors
-    /// As [`Pool::result`].
+    /// Returns the errors of [`Pool::result`].
     pub fn single(&self, number: usize, range: Range<usize>) -> Result<Vec<f32>> {
         self.singles[number].download_part(range)
     }

@@ -26,7 +26,7 @@ const IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
 const TWO_IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
 /// Makes the table entry of an op without parameters, whose rows are independent. The CPU executor, which is
-/// slow, may therefore compute only a few rows of its tensors.
+/// slow, may therefore compute only a few rows of the op's tensors.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
     Op {
         name,

@@ -100,7 +100,7 @@ pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Re
 }
 
 /// Rotates queries and keys of shape `[1, rows, cols]`, whose heads have 128 columns. With `params`, it
-/// applies QK norm before. The cos and sin tables have shape `[rows, 128]`.
+/// applies QK norm before the rotation. The cos and sin tables have shape `[rows, 128]`.
 fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),

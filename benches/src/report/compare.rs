@@ -17,7 +17,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the new time divided by the old time. It is above 1 if the new run is slower.
+    /// Returns the new time divided by the old time. The ratio is above 1 if the new run is slower.
     pub fn ratio(&self) -> f64 {
         self.us[1] / self.us[0]
     }
@@ -59,7 +59,7 @@ impl Comparison {
     }
 
     /// Returns one entry per op: its name, the geometric mean of new time / old time, and the number of its
-    /// cases. The order of the ops is that of the new run.
+    /// cases. The ops have the order of the new run.
     pub fn means(&self) -> Vec<(&str, f64, usize)> {
         let mut sums: Vec<(&str, f64, usize)> = vec![];
         for change in &self.changes {

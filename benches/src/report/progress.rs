@@ -17,8 +17,8 @@ impl Progress {
     fn on(target: ProgressDrawTarget, cases: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-        // The constant template is valid, and a unit test checks it. If it were invalid, the bar would have
-        // indicatif's default style.
+        // The template is a constant, and a unit test checks that it is valid. With an invalid template, the
+        // bar would have indicatif's default style.
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 

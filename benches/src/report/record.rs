@@ -24,8 +24,8 @@ pub struct Record {
     pub us: f64,
     /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time in microseconds of a device-to-device copy. It reads and writes `bytes` bytes in total, as the
-    /// call does.
+    /// Time in microseconds of a device-to-device copy. The copy reads and writes `bytes` bytes in total, as
+    /// many as the measured call.
     pub copy_us: f64,
     /// The copy's time divided by the call's time.
     pub of_copy: f64,
@@ -61,8 +61,8 @@ impl Record {
         }
     }
 
-    /// Returns the op, the number of rows and the number of columns. Together they identify a case of the
-    /// benchmark.
+    /// Returns the op, the number of rows and the number of columns. These three values identify a case of
+    /// the benchmark.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }

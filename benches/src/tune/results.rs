@@ -1,4 +1,4 @@
-//! Reads the results of a call from three groups of rows, and compares them with expected values.
+//! Reads the results of a call in three groups of rows, and compares these results with expected values.
 use std::ops::Range;
 use std::slice::from_ref;
 
@@ -6,10 +6,10 @@ use oxiwarp::{Device, Result, Stream};
 
 use crate::cases::{Case, Op, Pool, Singles, Values};
 
-/// Number of rows to compare at the start, in the middle and at the end. If rows are long, fewer are
-/// compared.
+/// Number of rows to compare at the start, in the middle and at the end. If rows are long, the program
+/// compares fewer rows.
 const ROWS: usize = 4;
-/// Approximate number of elements to compare per band.
+/// Approximate number of elements to compare in each of the three groups of rows.
 const COMPARED: usize = 16 << 10;
 
 /// The collected results: values of rows, and sums over all rows.
@@ -38,7 +38,7 @@ impl Results {
     }
 
     /// Describes the first value that differs by more than the tolerance. The tolerance for row results is
-    /// about two bf16 roundings. For sums over all rows, it allows a different order of summation.
+    /// about two bf16 roundings. For sums over all rows, the tolerance allows a different order of summation.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
@@ -65,8 +65,9 @@ fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result
     Ok(results)
 }
 
-/// Describes the first element with `|ours - theirs| > share * (|theirs| + mean)`. `ours` are the measured
-/// values, `theirs` the expected values, and `mean` the mean magnitude of the expected values.
+/// Describes the first element whose error exceeds the tolerance. `ours` are the measured values, `theirs`
+/// are the expected values, and `mean` is the mean magnitude of the expected values. The error exceeds the
+/// tolerance if `|ours - theirs| > share * (|theirs| + mean)`.
 fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
     let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
     let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);

@@ -9,8 +9,8 @@ use oxiwarp::{Device, Error, LaunchOverride, Overridable as _, Result, Stream};
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};
 
-/// Number of rows in the check of column sums by the CPU executor. The kernels process so many rows in
-/// several blocks, and the last block is not full.
+/// Number of rows in the check of column sums by the CPU executor. With this number of rows, a kernel
+/// launches several blocks, and the last block is not full.
 const SUMMED: usize = 37;
 
 /// A launch configuration whose results are correct.
@@ -49,7 +49,7 @@ pub struct Checks<'c> {
 }
 
 impl<'c> Checks<'c> {
-    /// Computes the expected results on the CPU executor, if it is fast enough for this op.
+    /// Computes the expected results on the CPU executor, if the CPU executor is fast enough for this op.
     ///
     /// # Errors
     /// The op's default configuration fails on the CPU executor.
@@ -72,9 +72,9 @@ impl<'c> Checks<'c> {
     /// Runs the op with the configuration `choice` and checks its results. The first call must pass the op's
     /// default configuration.
     ///
-    /// The CPU executor computes the expected values of some rows, and of the column sums over a few rows. It
-    /// is too slow for some ops and for column sums over all rows. There, the results must equal those of the
-    /// default configuration.
+    /// The CPU executor computes the expected values of some rows, and of the column sums over a few rows.
+    /// The CPU executor is too slow for some ops, and for column sums over all rows. In these cases, the
+    /// results must equal the results of the default configuration.
     ///
     /// # Errors
     /// The op's default configuration does not run, or a kernel failed.
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Op};
 
-    /// Returns the launch configurations that the CPU executor accepts for `case`. Panics if one gives a
-    /// wrong result.
+    /// Returns the launch configurations that the CPU executor accepts for `case`. Panics if a configuration
+    /// gives a wrong result.
     fn right(case: Case) -> Vec<Trial> {
         let (cpu, stream) = (Device::cpu(), Stream::default());
         let values = Values::new(case.step().max(1 << 14));
@@ -164,8 +164,8 @@ mod tests {
         OPS.iter().find(|op| op.name == name).expect("it is listed")
     }
 
-    /// Checks every launch configuration of every op. The row lengths are chosen so that several kernels of
-    /// an op can process them.
+    /// Checks every launch configuration of every op. The test chooses row lengths that several kernels of an
+    /// op can process.
     #[test]
     fn every_configuration_is_right_on_the_executor() {
         for op in OPS.iter().filter(|op| !matches!(op.choices, Choices::Nothing)) {
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    /// The configurations of LayerNorm's gradient use all three kinds of kernels: several rows at a time, one
-    /// row kept in registers, and rows read twice.
+    /// The configurations of LayerNorm's gradient use all three kinds of kernels. These kernels process
+    /// several rows at a time, keep one row in registers, or read each row twice.
     #[test]
     fn every_form_of_a_gradient_is_tried() {
         for (cols, operands) in [(1_536, "rows2_block2"), (3_072, "block3")] {

@@ -24,7 +24,8 @@ pub enum Load {
 pub enum Store {
     /// `st.global`: the default policy.
     Default,
-    /// `st.global.cs`: for data that is written once and not read soon. The caches evict it first.
+    /// `st.global.cs`: for data that the kernel writes once and does not read soon. The caches evict such
+    /// data first.
     Streaming,
 }
 

@@ -1,5 +1,5 @@
-//! The elementwise maximum of two pairs of 16-bit floats, by integer instructions. Each pair is a 32-bit
-//! word.
+//! The elementwise maximum of two pairs of 16-bit floats, computed with integer instructions. Each pair is a
+//! 32-bit word.
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///

@@ -1,9 +1,10 @@
 //! The state of one GPU block on the CPU executor: its threads, the call at which each thread waits, and its
 //! shared memory.
 //!
-//! One host thread runs a block from start to end, so the fields of [`Block`] are plain cells. The functions
-//! of [`arch`](crate::arch) find the running block through the thread-local [`CURRENT`]. The scheduler sets
-//! `running`, the index of the running GPU thread, before it resumes the coroutine of this thread.
+//! One host thread runs a block from start to end, so the fields of [`Block`] are cells without locks. The
+//! functions of [`arch`](crate::arch) find the running block through the thread-local [`CURRENT`]. The
+//! scheduler sets `running`, the index of the running GPU thread, before it resumes the coroutine of this GPU
+//! thread.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
@@ -51,13 +52,14 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
-/// Unit in which the shared memory is allocated, so that it is aligned to 128 bytes.
+/// Unit of shared-memory allocation. The alignment of this type makes the shared memory start at a multiple
+/// of 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// A block of a launch. Each worker (host thread) creates one `Block` and reuses it for every block of the
-/// grid that it runs.
+/// The state of one GPU block. Each worker (host thread) creates one `Block` and reuses this `Block` for
+/// every GPU block that the worker runs.
 pub(crate) struct Block {
     kernel: &'static str,
     run: Run,
@@ -186,11 +188,11 @@ impl Block {
         true
     }
 
-    /// Marks the running thread as waiting. Returns false if the thread must not wait, because it is
+    /// Marks the running thread as waiting. Returns false if the thread must not wait, because the thread is
     /// unwinding.
     ///
-    /// If a destructor waited during unwinding, the suspended thread could be unwound a second time. This
-    /// would abort the process.
+    /// If a destructor waited during unwinding, the suspended thread could be unwound a second time. A second
+    /// unwinding would abort the process.
     pub(super) fn may_wait(&self, state: State) -> bool {
         let may = self.host_panics || !std::thread::panicking();
         if may {
@@ -201,8 +203,8 @@ impl Block {
 
     /// Suspends the running thread until another thread marks it as ready.
     ///
-    /// This function is inlined into the kernel. After each switch of threads, the processor mispredicts
-    /// every return on the way from the coroutine library to the kernel. Inlining removes one of these
+    /// This function is inlined into the kernel. After each thread switch, the host CPU mispredicts every
+    /// return instruction between the coroutine library and the kernel. Inlining removes one of these
     /// returns.
     #[inline(always)]
     pub(super) fn suspend(&self) {
@@ -223,9 +225,9 @@ impl Block {
 
     /// Returns the fault of a block in which no thread can continue.
     ///
-    /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the block
-    /// barrier. The function then reports the warp call, because the block barrier waits for the threads at
-    /// this call.
+    /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while other threads wait at the
+    /// block barrier. The function then reports the warp call, because the block barrier waits for the
+    /// threads at this call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
         if let Some(thread) = first(State::AtCall) {

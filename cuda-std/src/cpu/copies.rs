@@ -1,5 +1,5 @@
-//! Asynchronous copies to shared memory on the CPU executor. The data arrives only when the thread that
-//! started the copy waits for it, so that a missing wait is visible.
+//! Asynchronous copies to shared memory on the CPU executor. The data arrives in shared memory only when the
+//! thread that started the copy waits for the copy. A kernel without this wait therefore reads wrong data.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, note, with};
@@ -10,8 +10,8 @@ const BYTES: usize = 16;
 /// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// The pending copies of a block. Each thread has a list of its own copies, in the order in which they
-/// started.
+/// The pending copies of a block. Each thread has a list of its own copies, in the order in which these
+/// copies started.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Pending>>>,
     pending: Cell<usize>,

@@ -36,12 +36,12 @@ impl Crew {
         })
     }
 
-    /// Runs the warps one after the other. Each warp runs until all its threads wait or have returned.
-    /// Repeats this until all threads have returned or no thread can continue.
+    /// Runs the warps one after the other. Each warp runs until all its threads wait or have returned. The
+    /// function goes through the warps repeatedly, until all threads have returned or no thread can continue.
     ///
-    /// On a GPU, one warp may run ahead of another warp as far as barriers allow. The CPU executor always
-    /// lets a warp run this far. If a warp can overwrite data before another warp reads it, the overwrite
-    /// therefore happens first.
+    /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
+    /// lets a warp run to the next barrier. If a warp can overwrite data before another warp reads the data,
+    /// the overwrite may therefore happen first.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
@@ -59,7 +59,7 @@ impl Crew {
     }
 
     /// Runs each ready lane of a warp once. Returns false if no lane was ready. Decreases `live`, the number
-    /// of threads that have not returned.
+    /// of threads that have not returned, by one for each thread that returns.
     #[inline(always)]
     fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
@@ -93,8 +93,8 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds the threads that still wait after a fault in the block. Unwinding drops the values that they
-    /// own.
+    /// Unwinds the threads that still wait after a fault in the block. Unwinding drops the values that these
+    /// threads own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
             if let Some(mut thread) = thread.take() {
@@ -112,7 +112,7 @@ impl Drop for Crew {
     }
 }
 
-/// The root function of every coroutine. It converts a panic of the kernel to a [`Fault`].
+/// The root function of every coroutine. The function converts a panic of the kernel to a [`Fault`].
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

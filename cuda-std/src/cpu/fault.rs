@@ -1,5 +1,5 @@
-//! The faults of a launch on the CPU executor, and their messages. For a barrier that never completes, a
-//! message names a waiting thread, a missing thread and the reason.
+//! The faults of a launch on the CPU executor, and their messages. If a barrier never completes, the message
+//! names a waiting thread, a missing thread, and the reason why the second thread is missing.
 use core::fmt;
 
 /// A failed launch: kernel, block, thread and kind of the fault.
@@ -49,8 +49,8 @@ pub enum FaultKind {
         /// Bytes of shared memory that the launch requested.
         size: u32,
     },
-    /// A data race: the thread accesses shared memory that another thread accessed before, with no barrier
-    /// between. At least one of the two accesses is a write.
+    /// A data race: the thread accesses shared memory that another thread accessed before, and no barrier
+    /// separates the two accesses. At least one of the two accesses is a write.
     Race {
         /// Offset of the access in bytes.
         offset: usize,
@@ -106,7 +106,7 @@ pub enum Absence {
         /// Number of threads in the block.
         threads: u32,
     },
-    /// The missing lane is the calling lane itself, because the mask that it passed does not include it.
+    /// The missing lane is the calling lane itself: it passed a mask that does not include this lane.
     NotInMask,
 }
 

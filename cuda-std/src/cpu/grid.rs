@@ -47,8 +47,8 @@ pub(super) unsafe fn run(
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
         // A launch from inside a kernel runs on a new host thread, because the stack of the kernel's
-        // coroutine is too small. This launch has only one worker, because all workers of rayon may be
-        // waiting for it.
+        // coroutine is too small. This launch has only one worker, because all worker threads of rayon may be
+        // waiting for this launch.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();
@@ -72,7 +72,7 @@ fn rayon_workers() -> usize {
 
 impl Work<'_> {
     /// Runs blocks on the calling thread. If too few coroutine stacks are available, the thread waits until
-    /// simultaneous launches release stacks. Every launch therefore completes.
+    /// other launches release stacks. Every launch therefore completes.
     fn lead(&self) {
         while !self.help() && self.next.load(Relaxed) < self.blocks {
             std::thread::sleep(Duration::from_micros(100));

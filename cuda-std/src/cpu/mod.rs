@@ -1,5 +1,5 @@
-//! The CPU executor: runs a kernel on the host with the semantics of a GPU. It reports errors that would hang
-//! a GPU or corrupt its results.
+//! The CPU executor: runs a kernel on the host with the semantics of a GPU. The executor reports errors that
+//! would hang a GPU or corrupt the results of a GPU.
 //!
 //! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel on a rayon pool. The
 //! threads of one block run alternately on one core, and each warp runs until it must wait.
@@ -12,10 +12,10 @@
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
 //!   that names a waiting and a missing thread. A thread that has returned never counts as arrived. Some
-//!   hardware barriers ignore returned threads, but a kernel that relies on this may hang after a small
+//!   hardware barriers ignore returned threads, but a kernel that relies on this rule may hang after a small
 //!   change.
-//! - **Other faults** are accesses past the launch-sized shared memory, data races in this memory, misaligned
-//!   vector accesses and panics.
+//! - **Other faults** are accesses past the end of the dynamic shared memory, data races in this memory,
+//!   misaligned vector accesses and panics.
 //! - **If several threads fault**, the launch reports the fault of the lowest block index. Within this block,
 //!   it reports the fault that occurs first in the block's thread order.
 //! - **Undefined values** are visible: shared memory starts as 0xFF bytes (NaN), and a shuffle from a lane
@@ -23,8 +23,8 @@
 //! - **Spinning is not supported.** The executor switches threads only at a barrier or an exchange. A kernel
 //!   that spins until another thread writes memory never ends.
 //!
-//! When a thread returns, the next thread that starts on this core uses its stack. A kernel without barriers
-//! therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
+//! When a thread returns, the next thread that starts on this core uses the same stack. A kernel without
+//! barriers therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
 //! (benches/results/decisions/executor.txt):
 //!
 //! | case | time |
@@ -35,10 +35,10 @@
 //!
 //! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures these times.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other. This
-//! is the only cycle between files that the test `test_rust_modules.py` allows. The type `Block` stores, for
-//! each thread, the call at which it waits, its accesses to shared memory and its pending copies. The files
-//! `copies`, `matrix`, `race` and `warp` call `block::with` to find the running thread.
+//! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other.
+//! These dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The type
+//! `Block` stores, for each thread, the call at which it waits, its accesses to shared memory and its pending
+//! copies. The files `copies`, `matrix`, `race` and `warp` call `block::with` to find the running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;
@@ -63,24 +63,25 @@ pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
-/// Size in bytes of the L2 cache that the CPU executor reports. The size is small, so that the rows of tests
-/// exceed it.
+/// Size in bytes of the L2 cache that the CPU executor reports. The size is small, so that the tensors of
+/// tests exceed L2.
 pub const L2_BYTES: u64 = 4 << 10;
 
 /// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, the function
 /// returns the fault of the lowest block index. Blocks with a higher index may not have run.
 ///
-/// Several host threads may call the function at once. Inside a rayon pool, it uses the workers of this pool.
-/// In the child of a fork, the blocks run on the calling thread, because rayon's workers exist only in the
-/// parent.
+/// Several host threads may call the function at once. A call inside a rayon pool uses the worker threads of
+/// this pool. In the child process of a fork, the blocks run on the calling thread, because rayon's workers
+/// exist only in the parent.
 ///
 /// # Errors
-/// [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel that the
-/// executor cannot run. Otherwise the fault of the kernel.
+/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel that
+/// the executor cannot run. Otherwise returns the fault that the kernel caused.
 ///
 /// # Safety
-/// `args` has a pointer to a value of each parameter's type. If such a value is a pointer, its memory is
-/// valid for the kernel's accesses, from several host threads at once.
+/// `args` has one pointer per kernel parameter, to a value of the parameter's type. If this value is itself a
+/// pointer, the memory at the pointer is valid for the kernel's accesses. Several host threads may access
+/// this memory at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
@@ -103,7 +104,8 @@ impl<T: KernelElement> Launcher<T> for Launch {
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
         let kernel = T::ELEMENT.and_then(|element| entry.kernel(element));
         let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
-        // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
+        // SAFETY: the caller passes arguments of the kernel's types, and satisfies the safety conditions of
+        // the kernel.
         unsafe { launch(kernel, &self, args) }
     }
 }

@@ -20,8 +20,8 @@ pub(super) enum Draw {
 }
 
 impl Draw {
-    /// Returns the choice of the environment variable [`VARIABLE`], which is read once per process. Returns
-    /// an error message if the value is invalid.
+    /// Returns the thread orders that the environment variable [`VARIABLE`] selects. Returns an error message
+    /// if the value of the variable is invalid. The variable is read once per process.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()
@@ -39,7 +39,8 @@ impl Draw {
     }
 }
 
-/// The thread order of one block: an order of its warps, and an order of the lanes that all its warps use.
+/// The thread order of one block. It consists of an order of the block's warps, and of one order of the 32
+/// lanes, which is the same in all these warps.
 pub(super) struct Order {
     warps: Vec<u32>,
     /// Step `t` of a warp runs lane `(factor * t + first) % 32`. The factor is odd, so the 32 steps run each
@@ -71,8 +72,8 @@ impl Order {
         self.warps.len()
     }
 
-    /// Returns the index of the thread that runs in step `step` of the warp at position `warp` of the order.
-    /// The index may be past the end of the block if the block's last warp is partial.
+    /// `warp` is a position in the order of the warps. Returns the index of the thread that this warp runs in
+    /// step `step`. If the block's last warp is partial, the index may be past the end of the block.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;

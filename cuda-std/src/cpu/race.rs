@@ -1,15 +1,15 @@
 //! Race detection in shared memory: finds two accesses that no barrier orders.
 //!
-//! Two accesses to the same bytes by different threads need a block barrier between them if at least one is a
-//! write. For two threads of one warp, a warp barrier is enough. Without such a barrier, the accesses are a
-//! race. As on a GPU, shuffles, votes and matrix multiplications do not order memory. The detection does not
-//! depend on the order in which the threads run, or on the values.
+//! Two accesses to the same bytes by different threads need a block barrier between them if at least one
+//! access is a write. For two threads of one warp, a warp barrier is enough. Without such a barrier, the
+//! accesses are a race. As on a GPU, shuffles, votes and matrix multiplications do not order memory. The
+//! detection does not depend on the order in which the threads run, or on the values.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, FaultKind, with};
 
-/// Bytes of one tracked unit of shared memory. It is 2 bytes, because two threads may access the two 16-bit
-/// halves of a word.
+/// Bytes of one tracked unit of shared memory. The unit has 2 bytes, because two threads may access the two
+/// 16-bit halves of a 32-bit word.
 const UNIT: usize = 2;
 
 /// Summary of all reads, or all writes, of a unit (2 bytes) between two consecutive barriers of the block.
@@ -33,7 +33,8 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
-    /// Returns a thread of this summary whose access is not ordered before the access `now`.
+    /// Returns a thread whose access in this summary races with the access `now`, because no barrier
+    /// separates the two accesses. Returns `None` if there is no such thread.
     fn race(&self, now: &Self) -> Option<u16> {
         if self.barriers != now.barriers {
             return None;
@@ -88,7 +89,7 @@ impl Races {
 }
 
 /// Records an access of the running thread inside the launch's shared memory. Raises a fault if this access
-/// and an earlier one are a race.
+/// and an earlier access are a race.
 #[inline]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));

@@ -1,18 +1,18 @@
 //! The stacks of coroutines, which each host thread keeps from launch to launch.
 //!
 //! Creating a stack takes two system calls and page faults, which is more time than a small block takes.
-//! Every stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process.
-//! Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. It also limits the
-//! number of stacks in use, for which each running block needs a [`Permit`]. With blocks of 1024 threads, at
-//! most twelve blocks run at once.
+//! Every stack has a guard page, so a stack uses two of the 65,530 memory mappings that Linux allows per
+//! process. Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. The same
+//! constant limits the number of stacks in use: a block needs a [`Permit`] for its stacks before it runs.
+//! With blocks of 1024 threads, at most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
-/// Bytes of a stack. They are enough for the frames of a kernel in a debug build and for the panic hook of
-/// the process. The hook runs on the stack of the thread that panicked and may capture a backtrace there.
-/// Pages that are never touched use no memory.
+/// Bytes of a stack. The stack is large enough for the frames of a kernel in a debug build and for the panic
+/// hook of the process. The hook runs on the stack of the thread that panicked and may capture a backtrace
+/// there. Pages that are never touched use no memory.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// Maximum number of stacks that all idle host threads together keep. The same limit applies to the stacks
@@ -35,8 +35,8 @@ impl Permit {
         (IN_USE.fetch_add(permit.0, Relaxed) + permit.0 <= STACKS).then_some(permit)
     }
 
-    /// Releases all permits. The child of a fork calls this function, because the threads that had the
-    /// permits exist only in the parent.
+    /// Releases all permits. The child process of a fork calls this function, because the threads that had
+    /// the permits exist only in the parent process.
     pub fn revoke_all() {
         IN_USE.store(0, Relaxed);
     }
@@ -48,8 +48,8 @@ impl Drop for Permit {
     }
 }
 
-/// A coroutine stack that starts a few cache lines below the highest address of its memory. Different threads
-/// have different offsets.
+/// A coroutine stack that starts a few cache lines (the offset) below the highest address of its memory. The
+/// 32 threads of a warp have different offsets.
 ///
 /// Without the offset, the frames of all waiting threads would have the same page offset and compete for the
 /// same few cache sets.
@@ -68,9 +68,9 @@ impl Stack {
     }
 }
 
-// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below it. The offset of the start
-// is at most 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a multiple of
-// 128, so the start stays aligned.
+// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. The offset of the
+// start is at most 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a multiple
+// of 128, so the start stays aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -125,8 +125,8 @@ pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch. If the calling host thread is ending, its pool of stacks no longer
-/// exists, and the function frees `stacks`.
+/// Keeps `stacks` for the next launch. If the calling host thread is about to end, its pool of stacks no
+/// longer exists. The function then frees `stacks`.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

@@ -1,9 +1,9 @@
 //! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each operation exchanges
 //! values between the lanes of a mask.
 //!
-//! Lanes exchange values if they make the same kind of call with the same mask, as on a GPU. The last lane to
-//! arrive computes the results of all lanes and continues. The lanes that arrive earlier are suspended until
-//! then.
+//! Two lanes exchange values if both make the same kind of call with the same mask, as on a GPU. The last
+//! lane to arrive computes the results of all lanes and continues. The lanes that arrive earlier are
+//! suspended until then.
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
@@ -95,7 +95,7 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     })
 }
 
-/// Takes part in a matrix multiplication of the whole warp: `fragments.c` becomes `c + a b`.
+/// Takes part, as one lane, in a matrix multiplication of the whole warp: `fragments.c` becomes `c + a b`.
 #[inline(always)]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     with(|block| {
@@ -153,8 +153,8 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane makes this call or is suspended in it. Its fragments are therefore valid,
-            // and no other code uses them until the call completes.
+            // SAFETY: every lane of the warp makes this call or is suspended in this call. The lane's
+            // fragments are therefore valid, and no other code uses the fragments until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

@@ -5,14 +5,14 @@
 //!
 //! | matrix | elements of a lane | type and order of words |
 //! | --- | --- | --- |
-//! | A, 16 x 16 | rows `g` and `g + 8`, columns `2t, 2t + 1` and `2t + 8, 2t + 9` | [`A`], see below |
+//! | A, 16 x 16 | rows `g` and `g + 8`, columns `2t, 2t + 1` and `2t + 8, 2t + 9` | [`A`], order: see text |
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! The 32-bit words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t +
-//! 8..)`. A word of A or B contains two elements, the first in its low half. Two C fragments of neighbouring
-//! columns, rounded and packed, are one A fragment. The result of one multiplication can therefore be the
-//! operand A of the next without leaving the registers.
+//! The 32-bit words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`,
+//! `(g + 8, 2t + 8..)`. A word of A or B contains two elements, the first in its low half. Two C fragments of
+//! neighbouring columns, rounded to 16 bits and packed in pairs, are one A fragment. The result of one
+//! multiplication can therefore be operand A of the next multiplication without leaving the registers.
 //!
 //! All lanes of the warp must call a function of this module. The CPU executor multiplies exactly, adds in
 //! f64 and rounds once. Tensor cores use a different order and precision for the sums, so the last bits may

@@ -65,8 +65,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this function. It cannot evaluate
-    /// [`Elem::from_f32`], which uses inline assembly.
+    /// Converts a compile-time constant from f32. The compiler can evaluate this function. The compiler
+    /// cannot evaluate [`Elem::from_f32`], which uses inline assembly.
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;
@@ -96,7 +96,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
         [if size_of::<Self>() == 2 { bits | bits << 16 } else { bits }; 4]
     }
 
-    /// Rounds `value` to this type and converts it back to f32, as a store followed by a load does.
+    /// Rounds `value` to this element type and converts the rounded value back to f32. A store followed by a
+    /// load has the same effect.
     #[inline(always)]
     fn round(value: f32) -> f32 {
         Self::from_f32(value).to_f32()

@@ -1,9 +1,10 @@
 //! `expf`, `erff` and `tanhf` with the same bits as in CUDA's math library, which torch's kernels call.
 //!
 //! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
-//! `__nv_tanhf` without fast math. A kernel that calls them can therefore give the same bits as a chain of
-//! torch operators. Only their instructions `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU
-//! executor rounds both correctly, so the last bits may differ between the CPU and the GPU.
+//! `__nv_tanhf` without fast math. A kernel that calls these functions can therefore give the same bits as a
+//! chain of torch operators. Only their instructions `ex2.approx` and `rcp.approx` are not IEEE operations.
+//! The CPU executor rounds the results of both instructions correctly, so the last bits may differ between
+//! the CPU and the GPU.
 //!
 //! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from
 //! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this file check these
@@ -13,8 +14,9 @@ use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 /// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
 ///
 /// The code computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The product of the two powers and
-/// the addition are one FMA, because nvcc contracts them. A saturating multiplication keeps `i` between -126
-/// and 126. For larger `|x|`, the remainder `f` is large, so `2^f` overflows or underflows.
+/// the addition are one FMA, because nvcc contracts a product and a following addition. A saturating
+/// multiplication keeps `i` between -126 and 126. For larger `|x|`, the remainder `f` is large, so `2^f`
+/// overflows or underflows.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
@@ -36,22 +38,22 @@ pub fn exp(x: f32) -> f32 {
     exp_add(x, -0.0)
 }
 
-/// Returns `tanh(x)` as `tanhf` does, accurate to 2 ulp.
+/// Returns `tanh(x)` with the algorithm of CUDA's `tanhf`, accurate to 2 ulp.
 ///
 /// For `|x| < 0.6` the result is an odd polynomial, otherwise `1 - 2 / (e^(2|x|) + 1)` with the sign of `x`.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.885_39;
     let size = x.abs();
-    // For `|x|` from 9.01 on, libdevice returns 1 in a separate branch. This expression needs no branch,
-    // because it rounds to 1 there.
+    // For `|x|` from 9.01 on, libdevice returns 1 in a separate branch. For these arguments, this expression
+    // rounds to 1 and needs no branch.
     let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
 
     let square = x * x;
     let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
     let p = fma(p, square, f32::from_bits(0x3E08_5941));
     let p = fma(p, square, f32::from_bits(0xBEAA_A9ED));
-    // The FMA with +0 replaces the product `p * square`, because it preserves the sign of tanh(-0).
+    // An FMA with +0 replaces the product `p * square`, because the FMA preserves the sign of tanh(-0).
     let near = fma(fma(p, square, 0.0), x, x);
     if size >= 0.6 { far } else { near }
 }
@@ -79,7 +81,8 @@ const fn floats(bits: [u32; 7]) -> [f32; 7] {
 }
 
 impl Erf {
-    /// Coefficients of CUDA up to 13.1. They apply to the default build of torch 2.11, which uses CUDA 13.0.
+    /// Coefficients of CUDA up to 13.1. These coefficients apply to the default build of torch 2.11, which
+    /// uses CUDA 13.0.
     pub const CUDA_12: Self = Self {
         far_from: 1.002_96,
         far: floats([
@@ -124,7 +127,7 @@ impl Erf {
         ]),
     };
 
-    /// Returns `erf(x)` as `erff` does, accurate to 2 ulp.
+    /// Returns `erf(x)` with the algorithm of CUDA's `erff`, accurate to 2 ulp.
     ///
     /// For `|x| < far_from` the result is `x + x * near(x^2)`. For larger `|x|` it is `1 - 2^-(|x| + |x| *
     /// far(|x|))` with the sign of `x`. The code evaluates only one polynomial, after it selected the

@@ -35,8 +35,8 @@ functions! {
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // The minus signs of `-x` and `-inverse` cancel. They are necessary for `x` = -0, for which the result
-    // must be -0.
+    // The minus signs of `-x` and `-inverse` cancel. The signs are necessary for `x` = -0, because the result
+    // must then be -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 

@@ -1,12 +1,12 @@
 //! Sine and cosine in f32, with the constants and the order of operations of CUDA's `sinf` and `cosf`.
 //!
-//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615 these are also the bits of
-//! torch's CUDA kernels.
+//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615, torch's CUDA kernels also
+//! return these bits.
 //!
 //! The Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. The
-//! remainder is at most about pi/4 in size. Polynomials then give its sine and cosine. From 105,615 on, CUDA
-//! uses the Payne-Hanek reduction with integers. This module uses the Cody-Waite reduction for all arguments,
-//! so its error grows slowly with `|x|`.
+//! remainder is at most about pi/4 in size. Polynomials then give the sine and cosine of the remainder. For
+//! `|x|` from 105,615 on, CUDA uses the Payne-Hanek reduction with integers. This module uses the Cody-Waite
+//! reduction for all arguments, so its error grows slowly with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;

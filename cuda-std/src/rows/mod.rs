@@ -1,5 +1,5 @@
-//! Rows of tensors. A team is the threads that share a row. Each thread reads and writes the row in packs
-//! (16-byte vectors) or vec4s (vectors of four elements).
+//! Rows of tensors. A team is a group of threads that share one row. Each thread reads and writes the row in
+//! packs (16-byte vectors) or vec4s (vectors of four elements).
 pub mod pack;
 pub mod row;
 pub mod team;

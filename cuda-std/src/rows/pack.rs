@@ -1,13 +1,13 @@
 //! A pack: one 16-byte vector of elements, the widest access of a thread. A pack of 16-bit elements takes
-//! half as many registers as its elements in f32.
+//! half as many registers as the same elements in f32.
 use core::marker::PhantomData;
 
 use crate::numeric::elem::{Elem, F32Vec};
 
-/// 16 bytes of `T`, kept in registers as loaded.
+/// 16 bytes of elements of type `T`, kept in registers without conversion.
 ///
-/// If a kernel uses elements before and after a reduction, keep the pack and unpack it twice. Unpacking twice
-/// costs less than keeping f32 values in registers or reading memory a second time.
+/// If a kernel uses elements before and after a reduction, keep the pack and unpack it (convert it to f32)
+/// twice. Unpacking twice costs less than keeping f32 values in registers or reading memory a second time.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],
@@ -46,8 +46,8 @@ impl<T: Elem> Pack<T> {
     pub fn max(self, other: Self) -> Self {
         Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
     }
-    /// Returns the same pack, through an optimization barrier. Each later use then unpacks the elements
-    /// again. Without the barrier, the compiler keeps the f32 values, which take twice the registers for
+    /// Returns the same pack, through an optimization barrier. Each later use then converts the elements to
+    /// f32 again. Without the barrier, the compiler keeps the f32 values, which take twice the registers for
     /// 16-bit types.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {

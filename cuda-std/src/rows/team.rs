@@ -4,8 +4,9 @@
 //! index of the team. A team of up to 32 threads (a power of two) lies inside one warp and reduces by
 //! shuffles only. A larger team consists of whole warps, which exchange partial results in shared memory.
 //!
-//! A block always has a multiple of 32 threads, so some teams may have no row. Their threads execute the same
-//! code with neutral values (for example zero in a sum), because shuffles and barriers need all threads.
+//! A block always has a multiple of 32 threads, so some teams may have no row. The threads of such a team
+//! execute the same code with neutral values, for example zero in a sum. The reason is that shuffles and
+//! barriers need all threads.
 use crate::simt::shared::SharedMemory;
 use crate::simt::{block, cluster, thread, warp};
 
@@ -41,9 +42,9 @@ impl Team {
     #[inline(always)]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
-        // Derive all fields, even the row, from the team of the block. From a simpler formula, ptxas would
-        // detect that all threads have the same row. It would then keep the addresses of all tiles in
-        // registers, which spill.
+        // Derive all fields, even the row, from the team of the block. With a simpler formula, ptxas would
+        // detect that all threads have the same row. ptxas would then keep the addresses of all tiles in
+        // registers, and these registers would spill.
         let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
         Self {
             rank: cluster::rank() * block.size + block.rank,
@@ -53,23 +54,23 @@ impl Team {
         }
     }
 
-    /// Returns the same team with `rank` and `size` hidden from the compiler by [`thread::opaque`], an
-    /// optimization barrier. In a loop over many rows, the compiler then keeps fewer derived values in
-    /// registers.
+    /// Returns the same team (the threads that share a row). [`thread::opaque`], an optimization barrier,
+    /// hides the values of `rank` and `size` from the compiler. In a loop over many rows, the compiler then
+    /// keeps fewer derived values in registers.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         let [rank, size] = thread::opaque([self.rank, self.size]);
         Self { rank, size, ..self }
     }
 
-    /// Returns the bytes of shared memory that one or more reductions of 8 bytes need in a block of this
-    /// size, for teams inside a block.
+    /// Returns the bytes of shared memory that one or more reductions of 8-byte values need in a block of
+    /// this size. Each team (the threads that share a row) lies inside one block.
     pub const fn shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         if size > warp::SIZE { (size * teams / warp::SIZE + 1) * 8 } else { 0 }
     }
 
-    /// Returns the bytes of shared memory that a reduction of 8 bytes needs in a block of this size, for
-    /// teams that are a cluster.
+    /// Returns the bytes of shared memory that a reduction of 8-byte values needs in a block of this size.
+    /// Each team (the threads that share a row) is a whole cluster.
     pub const fn cluster_shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         (size * teams / warp::SIZE + Self::CLUSTER + 1) * 8
     }

@@ -29,8 +29,8 @@ pub fn reduce<T: warp::Exchange>(
 }
 
 /// Reduces `value` over a group of `warps` consecutive warps of the block. `first` is the index of the first
-/// warp of the calling thread's group. `number` is the index of the calling thread's own warp. These indices
-/// count the warps of the block.
+/// warp of the calling thread's group. `number` is the index of the calling thread's own warp. Both indices
+/// count the warps of the block from 0.
 ///
 /// The groups of a block reduce at the same time, so every thread of the block must call the function.
 #[inline(always)]
@@ -77,8 +77,8 @@ fn reduce_lanes<T: warp::Exchange>(
 /// Reduces `value` over all threads of a cluster and returns the same bits in every thread.
 ///
 /// The kernel declares clusters of `BLOCKS` blocks and calls this function once. Every thread of the cluster
-/// must call it. From `memory`, the function takes `size_of::<T>()` bytes per warp of the block, 8 bytes per
-/// block of the cluster, and 8 bytes for an mbarrier.
+/// must call the function. From `memory`, the function takes `size_of::<T>()` bytes per warp of the block, 8
+/// bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,

@@ -45,7 +45,7 @@ impl ClusterExchange {
     /// Prepares the exchange, for a kernel that declares clusters of `BLOCKS` blocks. Every thread of the
     /// cluster must call this function once.
     ///
-    /// It takes one 64-bit word per block and one 64-bit word for the mbarrier from `memory`.
+    /// From `memory`, the function takes one 64-bit word per block, and one 64-bit word for the mbarrier.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();

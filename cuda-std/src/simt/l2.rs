@@ -10,7 +10,7 @@ pub use crate::base::cache::{LINE, Policy};
 /// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
 /// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote the
 /// lines that they loaded to `evict_normal` (`applypriority`). The lines of earlier blocks need no demotion,
-/// because the lines of the last blocks have replaced them in L2.
+/// because the lines of the last blocks have replaced these earlier lines in L2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {
@@ -23,9 +23,9 @@ impl L2Policy {
     /// The default policy of the GPU, without demotion.
     pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
-    /// Returns a policy with which kernels load rows with `evict_last`. The blocks from index `first` on
-    /// demote the lines that they loaded to `evict_normal`. Each row must start and end at a boundary of a
-    /// cache line.
+    /// Returns a policy under which kernels load rows with `evict_last`. Each block whose index is at least
+    /// `first` also demotes the lines that it loaded to `evict_normal`. Each row must start and end at a
+    /// boundary of a cache line.
     pub const fn kept_until(first: u32) -> Self {
         Self { policy: Policy::LAST, demote_from: first }
     }

@@ -38,8 +38,8 @@ accesses! {
     load_u16, store_u16: u16, "2 bytes";
 }
 
-/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait for their arrival. Does nothing on
-/// GPUs before sm_90.
+/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait until the bytes arrive. Does
+/// nothing on GPUs before sm_90.
 ///
 /// One thread can prefetch the data of a whole block.
 ///

@@ -39,7 +39,8 @@ impl SharedMemory {
     }
 }
 
-/// A part of the block's shared memory: `len` elements of `T`. Its contents are unspecified until written.
+/// A part of the block's shared memory: `len` elements of `T`. The contents are unspecified until a thread
+/// writes them.
 #[derive(Clone, Copy)]
 pub struct Shared<T> {
     offset: usize,
@@ -60,7 +61,8 @@ impl<T: Copy> Shared<T> {
         self.len == 0
     }
 
-    /// Returns the same bytes as elements of `U`. The alignment of `U` must not exceed the alignment of `T`.
+    /// Returns the same bytes of shared memory, viewed as elements of type `U`. The alignment of `U` must not
+    /// exceed the alignment of `T`.
     #[inline(always)]
     pub fn cast<U: Copy>(&self) -> Shared<U> {
         const { assert!(align_of::<U>() <= align_of::<T>()) };

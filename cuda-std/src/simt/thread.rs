@@ -41,7 +41,7 @@ pub fn global_index() -> u64 {
 /// Returns its two arguments unchanged and hides their origin from the compiler (an optimization barrier).
 ///
 /// In a loop, the compiler then recomputes values that depend on these numbers in each iteration. Without the
-/// barrier, it could keep the values in registers during the whole loop.
+/// optimization barrier, the compiler could keep these values in registers during the whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
@@ -59,9 +59,9 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 /// address of the thread's first access. The thread computes `first` before the wait, so that this
 /// computation overlaps with the earlier launches.
 ///
-/// Each thread must call the function once before it accesses global memory, unless it returns first. The
-/// function does nothing on GPUs before sm_90. A kernel that does not contain this call starts only after the
-/// earlier launches.
+/// Each thread must call the function once before it accesses global memory, unless the thread returns first.
+/// The function does nothing on GPUs before sm_90. A kernel that does not contain this call starts only after
+/// the earlier launches.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);

@@ -1,7 +1,7 @@
 //! Warp operations: shuffles, votes and reductions of the 32 threads of a warp.
 //!
-//! If a function takes a `mask`, all lanes in `mask` must call it. The CPU executor reports a lane that does
-//! not.
+//! If a function takes a `mask`, all lanes in `mask` must call the function. The CPU executor reports a lane
+//! that does not call it.
 use crate::arch;
 
 /// Threads in a warp.

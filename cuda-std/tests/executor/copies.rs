@@ -36,9 +36,9 @@ fn get(at: u32) -> f32 {
 /// Copies one element with each of 64 threads, then lets thread 5 read an element. Returns what thread 5
 /// read.
 ///
-/// Thread 5 reads the element that it copied or, if `neighbour`, the element that thread 38 copied. `waits`
-/// says whether each thread calls `copy::wait` before the read. `meets` says whether each thread calls
-/// `block::sync` before the read.
+/// If `neighbour`, thread 5 reads the element that thread 38 copied. Otherwise thread 5 reads the element
+/// that it copied itself. `waits` says whether each thread calls `copy::wait` before the read. `meets` says
+/// whether each thread calls `block::sync` before the read.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

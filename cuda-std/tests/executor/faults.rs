@@ -1,4 +1,5 @@
-//! Tests of all faults except those of barriers and warps. Also tests launches that follow a fault.
+//! Tests of all faults that the CPU executor reports, except barrier and warp faults. Also tests launches
+//! that follow a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -175,8 +176,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // Block 777 is the lowest block that faults. It faults last, because it waits until a higher
-                // block has faulted.
+                // Block 777 has the lowest index of all blocks that fault. It faults last, because it waits
+                // until a block with a higher index has faulted.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

@@ -1,5 +1,5 @@
-//! Tests of the CPU executor. They compare its results with simple models of a GPU, and cause every kind of
-//! fault.
+//! Tests of the CPU executor. The tests compare the executor's results with simple models of a GPU, and cause
+//! every kind of fault.
 mod barrier;
 mod copies;
 mod faults;
@@ -59,8 +59,8 @@ fn values(cells: &[AtomicU32]) -> Vec<u32> {
     cells.iter().map(|cell| cell.load(Relaxed)).collect()
 }
 
-/// Returns the sum of `value` over the block. It is a tree reduction in shared memory with one barrier per
-/// step.
+/// Returns the sum of `value` over the block. The function is a tree reduction in shared memory with one
+/// barrier per step.
 ///
 /// The function supports any number of threads and takes 4 bytes per thread.
 fn tree_sum(value: f32, threads: u32) -> f32 {

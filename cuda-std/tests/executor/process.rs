@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Launches a kernel with barriers and shuffles. Returns one number per thread, which combines the thread's
-/// result with its position in the order in which the threads of the block ran.
+/// Launches a kernel with barriers and shuffles. Returns one number per thread. The number combines the
+/// thread's result with the thread's position in the order in which the threads of the block ran.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
     let (steps, out) = (zeros(blocks), zeros(blocks * threads));

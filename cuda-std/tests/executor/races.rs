@@ -99,8 +99,9 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 #[test]
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
-        // Each step has only one barrier. A warp may therefore be one step ahead of another warp, which is
-        // correct only with two buffers.
+        // Each step of the loop has only one barrier. One warp may therefore write its value of the next step
+        // while another warp still reads. The kernel is correct only if consecutive steps use different
+        // buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

@@ -1,5 +1,5 @@
-//! Tests of shuffles and votes against a simple model. Also tests masks with a lane that does not make the
-//! call.
+//! Tests of shuffles and votes against a simple model. Also tests calls whose mask contains a lane that does
+//! not make the call.
 use cuda_std::cpu::{Absence, FaultKind};
 use proptest::prelude::*;
 
@@ -24,8 +24,8 @@ fn shuffle(kind: u32, mask: u32, value: u32, argument: u32) -> u32 {
 }
 
 proptest! {
-    /// Runs a block of two warps, of which the second may have fewer than 32 threads. The lanes in `mask`
-    /// shuffle with each other, and the lanes outside `mask` shuffle with each other.
+    /// Runs a block of two warps. The second warp may have fewer than 32 threads. The lanes in `mask` shuffle
+    /// with each other, and the lanes outside `mask` shuffle with each other.
     #[test]
     fn shuffles_follow_the_manual(
         (kind, mask, threads) in (0..4_u32, any::<u32>(), 33..=64_u32),

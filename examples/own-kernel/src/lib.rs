@@ -1,4 +1,5 @@
-//! An example of a user-defined kernel: its PTX, the checks of its arguments, and its launch.
+//! An example of a user-defined kernel. This crate embeds the kernel's PTX, checks the arguments and launches
+//! the kernel.
 use cuda_std::row::Rows;
 use kernels::launch;
 use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
@@ -13,23 +14,23 @@ const PTX: &[(Arch, &str)] = &[
     (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
 ];
 
-/// The kernel `y[r] = x[r] / max(|x[r]|, eps)`, loaded on one device. Load it once and reuse it.
+/// The kernel `y[r] = x[r] / max(|x[r]|, eps)`, loaded on one device. Load the kernel once and reuse it.
 pub struct L2Normalize(Kernels);
 
 impl L2Normalize {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// The GPU is older than sm_75, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, PTX, kernels::KERNELS).map(Self)
     }
 
-    /// Normalises the rows of `x` and writes them to `y`. Both have shape `[rows, columns]`, one dtype (f32,
-    /// f16 or bf16), and a column stride of 1.
+    /// Normalises the rows of `x` and writes them to `y`. Both tensors have the shape `[rows, columns]`, the
+    /// same dtype (f32, f16 or bf16), and a column stride of 1.
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, eps: f32, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         y.expect_dtype(OP, "y", dtype)?;
@@ -48,7 +49,8 @@ impl L2Normalize {
         unsafe { kernel(site, x_rows, y_rows, u64::from(rows), cols, eps) }
     }
 
-    /// Checks an argument. Returns its number of rows, its number of columns and the layout of its rows.
+    /// Checks an argument of the kernel. Returns the argument's number of rows, number of columns and row
+    /// layout.
     fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
         view.expect_on(OP, arg, self.0.device())?;
         let shape = |expected: &str| {

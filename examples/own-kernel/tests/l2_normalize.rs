@@ -1,4 +1,5 @@
-//! Compares the results of the kernel with f64, on the CPU executor and, if there is one, on a GPU.
+//! Compares the results of the kernel with a computation in f64. The kernel runs on the CPU executor, and
+//! also on a GPU if there is one.
 use half::bf16;
 use own_kernel::L2Normalize;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -45,8 +46,8 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], max: f64) {
 #[test]
 fn rows_have_length_one() {
     for device in devices() {
-        // The shapes cover vector and scalar access, more rows than a block has, and more columns than a warp
-        // has lanes.
+        // The shapes cover vector and scalar access, more rows than a block processes, and more columns than
+        // a warp has lanes.
         for shape in [[5, 64, 0], [9, 1000, 0], [3, 7, 0], [6, 64, 1], [1, 1, 3], [70, 512, 8]] {
             check::<f32>(&device, shape, 8.0 * f64::from(f32::EPSILON));
             check::<bf16>(&device, shape, 1.0 / 256.0);

@@ -1,10 +1,11 @@
-//! Result codes of the driver: those that the enum of `cust` can represent, and the last error of a thread.
+//! Result codes of the driver. This module knows which codes the Rust enum of `cust` can represent, and
+//! stores the last error of each thread.
 use std::cell::Cell;
 use std::ffi::c_uint;
 
 use cust_raw::cudaError_enum;
 
-/// `CUresult` as an integer, because the driver may return a code that the Rust enum lacks.
+/// `CUresult` as an integer, because the driver may return a code that the Rust enum of `cust` lacks.
 pub(crate) type CuResult = c_uint;
 pub(crate) const SUCCESS: CuResult = 0;
 pub(crate) const INVALID_VALUE: CuResult = 1;
@@ -19,13 +20,13 @@ thread_local! {
 
 /// Returns the code of the last error that a driver function returned in this thread, or 0 if there was none.
 ///
-/// If `cust` reports `CudaError::UnknownError`, this is the driver's own code.
+/// If `cust` reports `CudaError::UnknownError`, this function returns the driver's own code.
 pub fn last_error() -> u32 {
     LAST_ERROR.get()
 }
 
-/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it, and
-/// `CUDA_ERROR_UNKNOWN` if not. Every driver function of this crate passes its errors through this function.
+/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it. Otherwise returns
+/// `CUDA_ERROR_UNKNOWN`. Every driver function of this crate passes its errors through this function.
 pub(crate) extern "C" fn known_code(code: CuResult) -> CuResult {
     LAST_ERROR.set(code);
     if KNOWN.contains(&code) { code } else { UNKNOWN }
@@ -36,7 +37,8 @@ macro_rules! codes {
         /// The codes of `cudaError_enum`, the type of every driver function's result in `cust_raw`.
         const KNOWN: &[CuResult] = &[$(cudaError_enum::$name as CuResult),*];
 
-        /// Does not compile if a variant is missing in the list, for example after an update of `cust_raw`.
+        /// This code does not compile if the list lacks a variant of the enum, for example after an update of
+        /// `cust_raw`.
         const _: fn(cudaError_enum) = |code| match code {
             $(cudaError_enum::$name => {})*
         };

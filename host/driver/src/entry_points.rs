@@ -1,10 +1,11 @@
-//! Definitions of the CUDA driver functions. Each function calls the driver's own function, whose address it
-//! reads from a static variable, the function's slot. If the result is an error, it passes the code through
-//! [`known_code`].
+//! Definitions of the CUDA driver functions. Each function has a slot: a static variable with the address of
+//! the driver's own function. It calls the function at this address. If the result is an error, it passes the
+//! code through [`known_code`].
 //!
 //! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
-//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code leaves the argument registers in place
-//! and copies arguments on the stack. One macro can therefore define functions of every signature.
+//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code of a function leaves the argument
+//! registers unchanged and copies only the arguments on the stack. One macro can therefore define functions
+//! of every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
@@ -75,8 +76,9 @@ macro_rules! call {
 }
 
 /// Assembler template of a function with up to 12 arguments. The caller passes the first arguments in
-/// registers and the others on the stack. The template copies the arguments on the stack (at most 6 on
-/// x86-64, at most 4 on aarch64) to the place where the driver's function expects them.
+/// registers and the others on the stack. The template copies the arguments on the stack to the addresses at
+/// which the driver's function expects them. At most 6 arguments are on the stack on x86-64, and at most 4 on
+/// aarch64.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_stack {
     ($name:ident) => {

@@ -4,18 +4,19 @@
 //! `cust` does not start if `libcuda.so.1` is missing. This crate defines the symbols itself and hides them
 //! from the other libraries of the process.
 //!
-//! Each defined function calls the address that is stored in a static variable, its slot (`entry_points.rs`).
-//! [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses to the slots. Until
-//! then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString`
-//! return `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
+//! Each defined function has a slot (`entry_points.rs`): a static variable with the address that the function
+//! calls. [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses to the slots.
+//! Until then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString` return
+//! `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
 //!
-//! `cust` declares a Rust enum as the result of every driver function. A code that this enum lacks, for
-//! example of a newer driver, would be undefined behaviour. The functions of this crate therefore return
+//! `cust` declares a Rust enum as the result of every driver function. If a newer driver returned a code that
+//! this enum lacks, the value would be undefined behaviour. The functions of this crate therefore return
 //! `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the driver's own code.
 //!
-//! The build script of `cust` requires a folder that contains a folder `lib64`. `CUDA_LIBRARY_PATH` names it,
-//! for example `/usr`. `cust` also asks the linker for `libcuda.so`. The build script of this crate names the
-//! folder with `link/lib64/libcuda.so`: a linker script that contains only a comment.
+//! The build script of `cust` requires a folder that contains a folder `lib64`. The environment variable
+//! `CUDA_LIBRARY_PATH` names this folder, for example `/usr`. `cust` also makes the linker search for
+//! `libcuda.so`. The build script of this crate therefore gives the linker the folder `link/lib64`. Its
+//! `libcuda.so` is a linker script that contains only a comment.
 //!
 //! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link
 //! this crate, and the driver symbols are undefined.
@@ -51,8 +52,8 @@ macro_rules! jump {
 type Init = unsafe extern "C" fn(c_uint) -> CuResult;
 type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult;
 
-/// The open driver library, with the addresses of `cuInit` and `cuGetErrorString`, which this crate calls
-/// itself.
+/// The open driver library, and the addresses of `cuInit` and `cuGetErrorString`. This crate calls these two
+/// functions itself.
 struct Driver {
     init: Init,
     error_string: ErrorString,
@@ -60,16 +61,16 @@ struct Driver {
     _library: Library,
 }
 
-/// Opens the driver library. If an earlier call in the process opened it, this function does nothing. The
-/// error text says why the library could not be opened.
+/// Opens the driver library. If an earlier call in this process opened the library, this function does
+/// nothing. If the library cannot be opened, the error text says why.
 ///
-/// This function does not initialize the driver. Call `cust::init` or `cuInit` for this.
+/// This function does not initialize the driver. `cust::init` and `cuInit` initialize it.
 pub fn load() -> Result<(), &'static str> {
     driver().map(|_| ())
 }
 
-/// Returns the names of the driver functions that `libcuda.so.1` lacks, for example because it is too old. A
-/// call of such a function returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
+/// Returns the names of the driver functions that `libcuda.so.1` lacks, for example because the library is
+/// too old. A call of such a function returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
 pub fn missing() -> Vec<&'static str> {
     let absent = unsupported as *mut c_void;
     SLOTS
@@ -124,7 +125,8 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
     naked_asm!(hidden!(cuGetErrorString), jump!(), sym error_string)
 }
 
-/// Opens the driver library and initializes the driver. All other driver functions require this call first.
+/// Opens the driver library and initializes the driver. A program must call this function before all other
+/// driver functions.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
         // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
@@ -136,8 +138,8 @@ extern "C" fn init(flags: c_uint) -> CuResult {
     }
 }
 
-/// Returns the message of a CUDA error code. It also succeeds without a driver, because `cust` calls it to
-/// format its errors and panics if the call fails.
+/// Returns the message of a CUDA error code. This function also succeeds without a driver. `cust` calls it to
+/// format errors, and would panic if the call failed.
 ///
 /// # Safety
 /// `text` must be null or valid for a write.
@@ -169,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Replaces the driver's function `name` in this process. The tests call functions that no other test
+    /// Replaces the driver's function `name` in this process. Each test replaces functions that no other test
     /// calls.
     fn replace(name: &CStr, with: *mut c_void) {
         let (_, slot) = SLOTS.iter().find(|(known, _)| *known == name).expect("the crate defines it");
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(last_error(), 800);
     }
 
-    /// Twelve arguments, of which six are on the stack on x86-64 and four on aarch64.
+    /// A function with twelve arguments. Six of them are on the stack on x86-64, and four on aarch64.
     type Twelve = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> CuResult;
 
     #[test]

@@ -1,5 +1,5 @@
-//! Checks that a program with `cust` links and starts with and without a driver, and that `cust` then returns
-//! readable errors.
+//! Checks that a program with `cust` links and starts, whether or not the machine has a driver. Also checks
+//! that `cust` returns readable errors without a driver.
 //!
 //! The link step is part of the test: the functions of this file reference enough of `cust` to need the
 //! driver symbols.

@@ -9,8 +9,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, newer GPUs.
     Sm90,
-    /// PTX that runs only on Hopper, because it uses `wgmma` and `setmaxnreg`. Only some ops have such PTX. A
-    /// Hopper GPU loads all other kernels from the PTX for `Sm90`.
+    /// PTX that runs only on Hopper, because it uses `wgmma` and `setmaxnreg`. Only some ops have such PTX.
+    /// For all other ops, a Hopper GPU loads the PTX for `Sm90`.
     Sm90a,
 }
 
@@ -44,14 +44,14 @@ impl Arch {
     pub fn runs_on(self, capability: (u32, u32)) -> bool {
         if self.is_native() { self.capability() == capability } else { self.capability() <= capability }
     }
-    /// Returns whether PTX for this architecture runs only on one compute capability, as `sm_90a` does, and
-    /// not on newer GPUs.
+    /// Returns whether PTX for this architecture runs on only one compute capability. For example, PTX for
+    /// `sm_90a` does not run on newer GPUs.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Sm90a)
     }
 
-    /// Returns the portable architecture of the same compute capability. A device that loads PTX up to this
-    /// architecture can also load `self`.
+    /// Returns the portable architecture of the same compute capability, for example `sm_90` for `sm_90a`. A
+    /// device whose newest loadable architecture is the portable one can also load `self`.
     pub(crate) fn limit(self) -> Self {
         if let Self::Sm90a = self { Self::Sm90 } else { self }
     }

@@ -35,7 +35,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the element type of kernels, or `None` for a dtype that kernels do not compute with.
+    /// Returns the kernels' element type for this dtype, or `None` if kernels do not compute with this dtype.
     #[inline]
     pub const fn element(self) -> Option<ElementType> {
         match self {
@@ -46,8 +46,9 @@ impl Dtype {
         }
     }
 
-    /// Returns the permitted dtypes as text for an error message: `self`, which is the dtype of the argument
-    /// `like`, or f32. For example, "bf16 (as x) or f32" if `self` is bf16 and `like` is "x".
+    /// Returns text for an error message that lists two permitted dtypes: `self` and f32. `like` names the
+    /// argument that has the dtype `self`. For example, the text is "bf16 (as x) or f32" if `self` is bf16
+    /// and `like` is "x".
     pub fn or_f32(self, like: &str) -> String {
         if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
     }
@@ -78,7 +79,8 @@ pub trait Scalar:
 {
     /// The dtype of the type.
     const DTYPE: Dtype;
-    /// The value whose bytes are all 0xFF. It is NaN for floats, -1 for integers, and invalid for bools.
+    /// The value whose bytes are all 0xFF. This value is NaN for floats, -1 for integers, and invalid for
+    /// bools.
     const POISON: Self;
 }
 /// A [`Scalar`] that kernels compute with: f32, f16 and bf16.

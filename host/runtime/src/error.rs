@@ -1,4 +1,5 @@
-//! Errors of ops. A message names the op and the argument, its value, and the expected value.
+//! Errors of ops. An error message names the op and the argument, and states the argument's value and the
+//! expected value.
 use crate::Dtype;
 
 /// The result of every fallible function here.
@@ -8,9 +9,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
 /// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op of
-/// several kernels may have launched its first kernel: the kernels of [`Kernels::of_library`] are loaded one
-/// by one, each at its first launch. The ops of several kernels are the gradients of norms and attention, and
-/// `attention_decode`.
+/// several kernels may have launched its first kernel. The reason is that each kernel of
+/// [`Kernels::of_library`] is loaded at its first launch. The ops of several kernels are `attention_decode`
+/// and the gradients of norms and attention.
 ///
 /// [`Kernels::of_library`]: crate::Kernels::of_library
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +65,7 @@ pub enum Error {
         /// What the op cannot do with them.
         problem: &'static str,
     },
-    /// The op supports the strides of each of two arguments, but not both strides in one launch.
+    /// Two arguments have strides that the op supports separately, but not together in one launch.
     #[error(
         "{op}: {arg} and {other} of shape {shape:?} have strides {strides:?} and {other_strides:?}: \
          two strides must reach the rows of both in the same groups: make one of them contiguous in this shape"
@@ -159,9 +160,9 @@ pub enum Error {
         /// The driver's own words for it.
         text: String,
     },
-    /// PTX that the driver rejects. [`Kernels::load`](crate::Kernels::load) returns this error itself. For
+    /// The driver rejects the PTX. [`Kernels::load`](crate::Kernels::load) returns this error itself. For
     /// kernels of [`Kernels::of_library`](crate::Kernels::of_library), the first launch of the kernel returns
-    /// it.
+    /// this error.
     #[error("{device} does not load {kernel} ({arch}): {text}\n{log}")]
     Load {
         /// The GPU's name.
@@ -184,8 +185,8 @@ pub enum Error {
         bytes: usize,
     },
     /// No kernel has this name, or the PTX that the device uses lacks the kernel. A launch returns this
-    /// error. [`Kernels::load`](crate::Kernels::load) also returns it for a kernel without `@only` that the
-    /// PTX lacks.
+    /// error. [`Kernels::load`](crate::Kernels::load) also returns this error if the PTX lacks a kernel that
+    /// is not marked with `@only`. `@only` limits a kernel to some architectures.
     #[error("there is no kernel {kernel}{}", similar.as_ref().map_or(String::new(), |name| format!(". Did you mean {name}?")))]
     NoKernel {
         /// The name.
@@ -193,7 +194,7 @@ pub enum Error {
         /// The most similar name of a kernel, if there is one.
         similar: Option<String>,
     },
-    /// Arguments of a launch by name that do not fit the kernel.
+    /// A launch by name passed arguments that do not fit the kernel.
     #[error("{0}")]
     Arguments(String),
     /// The CPU executor found an error in a kernel, for example a data race or an access outside of shared

@@ -2,7 +2,7 @@
 use std::any::{Any, TypeId};
 use std::sync::OnceLock;
 
-/// At most one value per type. A value is made on first use and is never dropped.
+/// A container with at most one value per Rust type. A value is made on first use and is never dropped.
 #[derive(Default)]
 pub(crate) struct Extensions(OnceLock<&'static Node>);
 
@@ -54,7 +54,8 @@ impl Extensions {
 }
 
 impl Node {
-    /// Returns the value if it has type `T`. `Any::downcast_ref` would call a function through a pointer.
+    /// Returns the value if it has type `T`. This function avoids `Any::downcast_ref`, which would call a
+    /// function through a pointer.
     #[inline]
     fn get<T: Any>(&self) -> Option<&'static T> {
         if self.type_id != TypeId::of::<T>() {

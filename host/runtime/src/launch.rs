@@ -16,12 +16,12 @@ pub struct Launch {
     /// with `@shared` in [`entry!`](cuda_std::entry!).
     pub shared_bytes: u32,
     /// Shared memory carveout in percent of the maximum of an SM. A smaller value leaves more memory for L1.
-    /// `None` leaves the choice to the driver.
+    /// With `None`, the driver chooses the carveout.
     pub carveout: Option<u32>,
 }
 
 impl Launch {
-    /// Returns a launch with this grid and block, without dynamic shared memory.
+    /// Returns a launch shape with the given grid and block, without dynamic shared memory.
     pub const fn of(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self { grid, block, shared_bytes: 0, carveout: None }
     }

@@ -1,14 +1,14 @@
 //! Loads GPU kernels written in Rust and launches them with typed arguments.
 //!
-//! A kernel crate declares kernels with [`entry!`](cuda_std::entry!), and `cuda_builder` compiles it to PTX.
-//! This crate loads the PTX on a GPU, or runs the same Rust functions on the CPU executor:
+//! A kernel crate declares kernels with [`entry!`](cuda_std::entry!), and `cuda_builder` compiles the crate
+//! to PTX. This crate loads the PTX on a GPU, or runs the same Rust functions on the CPU executor:
 //!
 //! - [`Device`] is a GPU or the CPU executor. [`Buffer`] is memory on a device, and [`View`] is a tensor in
 //!   memory of this crate, of `cust`, or of another library.
 //! - [`Kernels`] are the kernels of a crate, loaded on a device. [`Kernels::on`] shows a launch.
-//! - [`Stream`], [`OwnedStream`], [`Event`] and [`Graph`] are those of CUDA.
+//! - [`Stream`], [`OwnedStream`], [`Event`] and [`Graph`] are CUDA streams, events and graphs.
 //!
-//! The crate is based on `cust`: contexts, modules, memory, events and streams are those of `cust`.
+//! The crate uses the crate `cust` for contexts, modules, memory, events and streams.
 mod arch;
 mod cuda;
 mod device;

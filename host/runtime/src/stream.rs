@@ -16,7 +16,7 @@ unsafe impl Send for Stream<'_> {}
 unsafe impl Sync for Stream<'_> {}
 
 impl Default for Stream<'_> {
-    /// Returns the legacy default stream of a GPU. On the CPU executor, it stands for "no stream".
+    /// Returns the legacy default stream of a GPU. On the CPU executor, the returned value means "no stream".
     fn default() -> Self {
         Self(std::ptr::null_mut(), PhantomData)
     }
@@ -39,7 +39,7 @@ impl Stream<'_> {
 }
 
 impl<'a> From<&'a cust::stream::Stream> for Stream<'a> {
-    /// Borrows a stream of the crate `cust`. It must belong to the GPU that it is used with.
+    /// Borrows a stream of the crate `cust`. The stream must belong to the GPU that it is used with.
     fn from(stream: &'a cust::stream::Stream) -> Self {
         Self(stream.as_inner().cast(), PhantomData)
     }

@@ -1,17 +1,17 @@
-//! Converts the arguments of a call from another language to arguments of the public functions.
+//! Converts the arguments of a call from another language to the arguments of this crate's public functions.
 //!
-//! For each call, a language binding such as the Python extension provides a [`Source`]. It has five queues:
-//! tensors, outputs, floats, integers and bools. An [`Argument`] type takes its values from the front of
-//! these queues. Only the order within each queue matters.
+//! For each call, a language binding such as the Python extension provides a [`Source`]. The source has five
+//! queues: tensors, outputs, floats, integers and bools. An [`Argument`] type takes its values from the front
+//! of these queues. Only the order within each queue matters.
 //!
 //! [`Argument`] is implemented for all parameter types of the ops except `Device` and `Stream`. A binding
 //! therefore needs no separate code for each op. `rope` and `qk_norm_rope` take structs such as `Rope`, which
 //! take several values each.
 use crate::{Error, View, ViewMut};
 
-/// The role of a tensor in an op: its shape and dtype relative to the other tensors. Python gives each tensor
-/// of an operator a role in `oxiwarp/ops/_roles.py`. This enum has the roles that occur in operators with
-/// Rust kernels.
+/// The role of a tensor in an op. A role says which shape and dtype the tensor has relative to the other
+/// tensors. Python gives each tensor of an operator a role in `oxiwarp/ops/_roles.py`. This enum has the
+/// roles that occur in operators with Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
@@ -34,7 +34,7 @@ pub enum Role {
     PerHead,
     /// Cosines or sines of rotary embedding, in the dtype of the heads or in f32.
     Table,
-    /// An attention mask: bool, or numbers that are added to the scores.
+    /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
     /// Start offsets of packed sequences, integers.
     Offsets,
@@ -74,7 +74,7 @@ pub trait Source<'t> {
     /// Takes a required output.
     ///
     /// # Errors
-    /// Same as [`Source::tensor`].
+    /// Returns the errors of [`Source::tensor`].
     fn output(&mut self) -> Result<ViewMut<'t>, Self::Error>;
     /// Takes an optional output.
     ///
@@ -104,7 +104,7 @@ pub trait Source<'t> {
     /// take such indices.
     fn position(&self) -> usize;
     /// Returns the error for a call that passes tensor number `given` but lacks tensor number `lacking`. The
-    /// op accepts the first tensor only together with the second.
+    /// op accepts tensor `given` only together with tensor `lacking`.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
     /// Returns the error for a call that lacks its required tensor number `at`.
     fn missing(&self, at: usize) -> Self::Error;
@@ -118,8 +118,8 @@ pub trait Argument<'t>: Sized {
     /// Returns an error if the call lacks the argument, or if its value is invalid for the type.
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error>;
 
-    /// Returns whether the call still has a value for this argument. If it has none, a parameter with a
-    /// default takes the default.
+    /// Returns whether the call still has a value for this argument. If there is no value left, a parameter
+    /// with a default gets the default.
     fn is_left<S: Source<'t>>(source: &S) -> bool {
         let _ = source;
         true
@@ -203,8 +203,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements [`Argument`] for enums of two variants. A call passes a bool: `true` stands for the variant
-/// that is named first, `false` for the second.
+/// Implements [`Argument`] for enums of two variants. A call passes a bool: `true` selects the first variant
+/// in the macro call, and `false` the second.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {

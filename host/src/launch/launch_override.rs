@@ -6,25 +6,26 @@ use std::sync::{Mutex, PoisonError};
 use super::rung::Rung;
 use crate::{Device, Launch};
 
-/// A launch configuration that replaces the configuration that an op chooses. If the kernels of an op do not
-/// have a parameter, its field has no effect on this op.
+/// A launch configuration that replaces the configuration that an op chooses. If the kernels of an op lack a
+/// parameter, the field for this parameter has no effect on the op.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.
     pub rung: Option<Rung>,
-    /// Number of kernels to skip. An op orders its kernels by preference, and normally launches the first
-    /// one that supports the operands.
+    /// Number of kernels to skip. An op has a list of kernels, ordered by preference. Normally, the op
+    /// launches the first kernel that supports the operands.
     pub skip: usize,
     /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,
-    /// Minimum number of warps per launch in kernels for queries and keys. Number of blocks per SM in
-    /// backward kernels of norms.
+    /// For kernels of queries and keys, the minimum number of warps per launch. For backward kernels of
+    /// norms, the number of blocks per SM.
     pub parallelism: Option<u32>,
     /// Shared memory carveout in percent of the maximum of an SM. A smaller value leaves more memory for L1.
     pub carveout: Option<u32>,
 }
 
-/// A launch override, and the list of the launches that were made with it.
+/// A launch override (a launch configuration set by the caller), and the list of the launches that used the
+/// override.
 pub(crate) struct LaunchRecorder {
     pub over: LaunchOverride,
     launches: Mutex<Vec<String>>,
@@ -61,8 +62,8 @@ impl LaunchRecorder {
 
 /// Devices with a launch override, for `tune` and tests.
 pub trait Overridable {
-    /// Returns the same device with a launch override. On the returned device, ops use the launch
-    /// configuration `over` instead of their own choice.
+    /// Returns the same device with the launch override `over`. On the returned device, ops use the launch
+    /// configuration `over` instead of the configuration that they would choose.
     #[must_use]
     fn with_override(&self, over: LaunchOverride) -> Device;
 
@@ -81,7 +82,8 @@ impl Overridable for Device {
     }
 }
 
-/// Returns the launch override of a device, which is empty by default.
+/// Returns the launch override of a device (a launch configuration set by the caller). By default, the
+/// override is empty.
 pub(crate) fn launch_override(device: &Device) -> LaunchOverride {
     device.tag::<LaunchRecorder>().map_or(LaunchOverride::default(), |recorder| recorder.over)
 }

@@ -7,15 +7,16 @@ use cuda_std::team::Team;
 pub struct Rung {
     /// Maximum row length in packs of 16 bytes.
     pub max_packs: u32,
-    /// Packs (16-byte vectors) that each thread keeps in registers. It is 0 for the kernel that supports any
-    /// layout and keeps no row in registers.
+    /// Number of packs (16-byte vectors) that each thread keeps in registers. The number is 0 for a kernel
+    /// that supports any layout, because such a kernel keeps no row in registers.
     pub packs_per_thread: u32,
-    /// Threads per block that share a row: a power of two up to 32, or a multiple of 32.
+    /// Number of threads in a block that share a row. The number is a power of two up to 32, or a multiple of
+    /// 32.
     pub threads_per_row: u32,
     /// Rows per block. Each row has its own team of threads.
     pub rows_per_block: u32,
-    /// Blocks that share a row in kernels for thread block clusters: 8 on sm_90, 1 on devices without
-    /// clusters. It is 0 for all other kernels.
+    /// Number of blocks that share a row, for kernels with thread block clusters: 8 on sm_90, and 1 on
+    /// devices without clusters. The number is 0 for all other kernels.
     pub cluster: u32,
 }
 
@@ -27,8 +28,8 @@ impl Rung {
     }
 
     /// Returns whether the launch configuration describes a valid block. [`rung`] asserts these conditions
-    /// for the configurations that it builds. A caller that overrides the launch configuration fills in the
-    /// fields itself.
+    /// for the configurations that it builds. A caller that overrides the launch configuration sets the
+    /// fields directly, and can violate the conditions.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
@@ -79,7 +80,8 @@ impl<K: Copy> RowKernels<K> {
     }
 }
 
-/// Returns a launch configuration with `threads` threads per block. `threads_per_row` of them share a row.
+/// Returns a launch configuration with `threads` threads per block. In a block, `threads_per_row` threads
+/// share a row.
 pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(threads_per_row));
     assert!(threads_per_row.is_multiple_of(32) || threads_per_row.is_power_of_two() && threads_per_row < 32);

@@ -1,11 +1,11 @@
-//! The PTX that is part of this library: one compressed text per op and architecture.
+//! The PTX that this library contains: one compressed text per op and architecture.
 use std::sync::LazyLock;
 
 use crate::{Arch, Ptx, Unit};
 
-/// The table that `build.rs` generates. For each architecture, the first field lists the ops. An op has its
-/// name, the first lines of its PTX, and an index into the second field. The second field has the compressed
-/// remainders of the PTX texts.
+/// The table that `build.rs` generates. The first field lists the ops of each architecture. For each op, it
+/// has the name, the first lines of the PTX, and an index into the second field. The second field has the
+/// compressed remainders of the PTX texts.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also

@@ -15,11 +15,12 @@ pub struct KernelInfo {
     pub entries: Vec<&'static str>,
 }
 
-/// Suffixes that the name of a PTX file has in addition to the name of its op. For example,
-/// `attention_hopper` has kernels of the op `attention`.
+/// Suffixes that follow the name of an op in the name of a PTX file. For example, the file `attention_hopper`
+/// has kernels of the op `attention`.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
-/// Returns the entries of each op, dtype and architecture in this build, read from the embedded PTX.
+/// Returns the PTX entries in this build, for each op, dtype and architecture. The function reads them from
+/// the embedded PTX.
 pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::<KernelInfo>::new();
     for ptx in EMBEDDED.iter() {

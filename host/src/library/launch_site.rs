@@ -7,11 +7,11 @@ use super::load::library;
 use crate::launch::LaunchRecorder;
 use crate::{Device, Dtype, Error, Kernels, Launch, Result, Stream};
 
-/// The place of a launch: a device, a stream, a launch shape, and the element type of the kernel.
+/// The context of a launch: a device, a stream, a launch shape, and the element type of the kernel.
 ///
-/// The type has no lifetime, so that tables of kernels can be constants: a kernel is a function pointer with
-/// this type as its first argument. A `LaunchSite` is used only while the device and the stream that it was
-/// made from are borrowed.
+/// Tables of kernels are constants, and a kernel in a table is a function pointer with this type as its first
+/// argument. The type therefore has no lifetime. A `LaunchSite` is used only while the device and the stream
+/// that it was made from are borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchSite {
     kernels: &'static Kernels,
@@ -45,7 +45,7 @@ impl Launcher<AnyElement> for LaunchSite {
             // SAFETY: the caller passes arguments of the kernel's types.
             let shared_bytes =
                 kernel.and_then(|kernel| unsafe { kernel.shared_bytes(self.shape.block, args) });
-            // SAFETY: the device that has the recorder is borrowed while the site is used.
+            // SAFETY: the device owns the recorder. The device is borrowed while this `LaunchSite` is used.
             let recorder = unsafe { &*recorder };
             recorder.note(entry.name, &Launch { shared_bytes: shared_bytes.unwrap_or(0), ..self.shape });
         }

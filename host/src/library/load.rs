@@ -7,8 +7,8 @@ use crate::{Arch, Device, Kernels, Ptx, Result};
 /// The type of the value that belongs to a device.
 struct Library(Kernels);
 
-/// Returns the kernels of this library on a device. The first call for a device prepares them. A GPU loads
-/// each kernel at its first launch.
+/// Returns the kernels of this library on a device. The first call for a device prepares the kernels. A GPU
+/// loads each kernel at the kernel's first launch.
 #[inline]
 pub(crate) fn library(device: &Device) -> Result<&'static Kernels> {
     device
@@ -33,8 +33,8 @@ pub fn prepare_kernel(device: &Device, name: &str) -> Result<()> {
     library(device)?.prepare(name)
 }
 
-/// Opens GPU number `index` with the PTX text of the caller, which is written for `arch`. Use this function
-/// to try out PTX that you edited by hand.
+/// Opens GPU number `index` with PTX text from the caller. The text is written for the architecture `arch`.
+/// Use this function to try PTX that you edited by hand.
 ///
 /// # Safety
 /// Ops launch the entries of `text`. An entry with the name of an oxiwarp kernel must take the same arguments

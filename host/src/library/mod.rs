@@ -1,4 +1,4 @@
-//! The kernels of this library: their PTX, and how they are loaded and launched.
+//! The kernels of this library. The submodules embed their PTX, load the kernels and launch them.
 mod embedded;
 mod info;
 mod launch_site;

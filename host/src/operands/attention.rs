@@ -8,12 +8,12 @@ use crate::{Dtype, HeadsOrder, View};
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    /// Order of the dimensions in all tensors: `[B, S, H, D]` or `[B, H, S, D]`.
+    /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`.
     pub order: HeadsOrder,
     /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Causal mask: a query sees no key after its own position. The last query and the last key have the same
-    /// position.
+    /// Whether attention is causal: a query sees no key after its own position. The last query and the last
+    /// key have the same position.
     pub causal: bool,
     /// Sliding window: the maximum number of keys that a query sees before and after its own position. `None`
     /// means no limit.
@@ -26,8 +26,8 @@ arguments! {
     /// The inputs of attention.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionInputs<'a> {
-        /// Queries `[B, Sq, H, D]`, or `[B, H, Sq, D]` if [`Attention::order`] says so, in f16 or bf16. The
-        /// last dimension is contiguous.
+        /// Queries in f16 or bf16. [`Attention::order`] says whether the shape is `[B, Sq, H, D]` or `[B, H,
+        /// Sq, D]`. The last dimension is contiguous.
         pub q: View<'a>,
         /// Keys `[B, Sk, Hkv, D]`. H is a multiple of Hkv.
         pub k: View<'a>,
@@ -36,17 +36,17 @@ arguments! {
         /// Mask that broadcasts to `[B, H, Sq, Sk]`. A `Bool` mask is true where a query sees a key. A mask
         /// in f32 or in the dtype of `q` is added to the scores.
         pub mask: Option<View<'a>>,
-        /// For packed sequences: two tensors, i32 `[sequences + 1]`, one for `q` and one for `k` and `v`.
-        /// Each has the start offset of every sequence, and the end of the last sequence. With packed
-        /// sequences, `q`, `k`, `v` and the output have no batch dimension. Tokens after the last sequence
-        /// are padding: they attend to no key, and no query attends to them.
+        /// For packed sequences, two i32 tensors of shape `[sequences + 1]`: the first for `q`, the second
+        /// for `k` and `v`. Each tensor has the start offset of every sequence, and then the end of the last
+        /// sequence. With packed sequences, `q`, `k`, `v` and the output have no batch dimension. Tokens
+        /// after the last sequence are padding: they attend to no key, and no query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
 }
 
 impl<'t> Argument<'t> for Attention {
-    /// Takes the parameters from a call. A negative window limit stands for no limit, and a softcap of 0 for
-    /// no softcap.
+    /// Takes the parameters from a call. A negative window limit means no limit, and a softcap of 0 means no
+    /// softcap.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let order = HeadsOrder::take(source)?;
@@ -58,8 +58,8 @@ impl<'t> Argument<'t> for Attention {
     }
 }
 
-/// Minimum scale for the specialized attention kernels. These kernels divide by the scale, and the quotient
-/// is infinite for scales below about 1.6e-38. The general kernel supports every scale.
+/// Minimum scale of the scores for the specialized attention kernels. These kernels divide by the scale, and
+/// the quotient is infinite for scales below about 1.6e-38. The general kernel supports every scale.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
 /// The mask as a kernel reads it.

@@ -9,8 +9,8 @@ use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 /// Maximum columns per head.
 const MAX_DIM: i64 = 256;
 
-/// Checks the sizes of keys and values against the sizes of the queries. The two array parameters are the
-/// sizes of queries and of keys: batches, tokens, heads and columns.
+/// Checks the sizes of keys and values against the sizes of the queries. Each array parameter has four sizes:
+/// batches, tokens, heads and columns. The first array is for queries, the second for keys.
 pub(crate) fn sizes(
     op: &'static str,
     inputs: &AttentionInputs,
@@ -29,8 +29,8 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    // A call without query heads passes the test `heads % kv_heads == 0` for any `kv_heads`. Reject it if
-    // there are key heads, because no kernel would write their gradients.
+    // A call without query heads passes the test `heads % kv_heads == 0` for any `kv_heads`. Reject such a
+    // call if there are key heads, because no kernel would write the gradients of the keys.
     if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
@@ -57,10 +57,11 @@ pub(crate) fn sequences(
     Ok(Some(starts - 1))
 }
 
-/// Checks the start offsets of packed sequences on the CPU. They must start with 0, never decrease, and not
-/// exceed `tokens`. Otherwise sequences could overlap, and two blocks would write the same rows.
+/// Checks the start offsets of packed sequences on the CPU. The offsets must start with 0, must never
+/// decrease, and must not exceed `tokens`. With other offsets, sequences could overlap, and two blocks would
+/// write the same rows.
 ///
-/// The caller does not check offsets in GPU memory, because reading them would block until the GPU is done.
+/// Offsets in GPU memory are not checked, because reading them would block until the GPU is done.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
     let len = view.shape().first().map_or(0, |&len| len as usize);
     // SAFETY: `contiguous` checked that `view` is a contiguous i32 tensor of `len` elements. This function is
@@ -106,15 +107,15 @@ pub(crate) fn heads(
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace it by 0, because another
-    // value could rule out 16-byte vector access.
+    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace the stride by 0, because 0
+    // permits 16-byte vector access, and another value may not.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
 }
 
-/// Checks a mask against `shape`, the shape of the scores. Packed sequences have no such shape. For them,
-/// `shape` is `None` and a mask is an error.
+/// Checks a mask against `shape`, the shape of the scores. For packed sequences, `shape` is `None`, because
+/// the sequences have different lengths. A mask is then an error.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,
@@ -136,7 +137,7 @@ pub(crate) fn mask(
     Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
 }
 
-/// Checks that a tensor is contiguous, and that it has this dtype and shape.
+/// Checks that a tensor is contiguous and that its dtype and shape are the expected ones.
 pub(crate) fn contiguous(
     op: &'static str,
     device: &Device,
@@ -166,9 +167,9 @@ pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u3
     Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
 }
 
-/// Checks a softcap, where 0 means none. The kernels compute tanh in f32 as `1 - 2 / (1 + e^2x)`. The error
-/// of a capped score is then `2^-24` times the cap. Above 1000, this error would be visible in 16-bit
-/// results.
+/// Checks a softcap. The value 0 means no softcap. The kernels compute tanh in f32 as `1 - 2 / (1 + e^2x)`.
+/// The error of a capped score is then `2^-24` times the cap. Above 1000, this error would be visible in
+/// 16-bit results.
 pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
     match finite(op, "softcap", value, 0.0)? {
         value if value <= 1_000.0 => Ok(value),

@@ -13,7 +13,8 @@ pub(crate) struct AttentionLayout {
     pub k: Heads,
     pub v: Heads,
     pub out: Heads,
-    /// Output `ln(sum(exp(scores)))` in f32, contiguous `[B, H, Sq]`. Null if the caller does not request it.
+    /// The output `ln(sum(exp(scores)))` in f32, contiguous, of shape `[B, H, Sq]`. The pointer is null if
+    /// the caller does not request this output.
     pub lse: *mut f32,
     /// Number of batches, or of packed sequences.
     pub batches: u32,
@@ -67,7 +68,8 @@ impl AttentionLayout {
             checks::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
-        // The kernels search for the sequence that contains a token. This search needs at least one sequence.
+        // The kernels search for the packed sequence that contains a token. This search needs at least one
+        // sequence.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();
             return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });

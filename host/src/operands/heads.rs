@@ -1,4 +1,5 @@
-//! Queries and keys as arguments of `rope` and `qk_norm_rope`: checks, and conversion to kernel arguments.
+//! Queries and keys as arguments of the ops `rope` and `qk_norm_rope`. This file checks them and converts
+//! them to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
@@ -26,14 +27,15 @@ choices! { HeadsOrder: HeadsFirst, TokensFirst; }
 pub struct Heads<'a> {
     /// Input `[B, S, heads, D]`, `[B, heads, S, D]` or `[B, S, heads * D]`. Its last dimension is contiguous.
     pub x: View<'a>,
-    /// Weight and bias of the norm: `[D]`, or `[heads * D]` if all heads of a token are normalized together.
+    /// Weight and bias of the norm. Their shape is `[D]`, or `[heads * D]` if all heads of a token are
+    /// normalized together.
     pub affine: Affine<'a>,
     /// Output, with the shape and dtype of `x`.
     pub y: ViewMut<'a>,
 }
 
-/// Queries and keys. A call passes `q`, `k`, then the weights of both norms, then their biases. Keys, weights
-/// and biases are optional.
+/// Queries and keys, with the parameters of their norms. A call passes `q`, `k`, then the weights of both
+/// norms, then the biases of both norms. Keys, weights and biases are optional.
 impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -60,8 +62,9 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and dtype that queries and keys share. `heads` is the number of heads if it is the same for
-/// both. Otherwise `heads` is 1, and rotation tables cannot have different angles per head.
+/// The sizes and dtype that queries and keys share. `heads` is the number of heads if queries and keys have
+/// the same number. If the numbers differ, `heads` is 1, and rotation tables cannot have different angles per
+/// head.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,
@@ -71,7 +74,8 @@ pub(crate) struct Extent {
     pub order: HeadsOrder,
 }
 
-/// The sizes of a query or key tensor (batches, tokens, heads, columns), and the kernel argument for it.
+/// The sizes of a query or key tensor (batches, tokens, heads, columns), and the kernel argument for this
+/// tensor.
 struct Split {
     sizes: [i64; 4],
     arg: HeadsArg,
@@ -111,7 +115,7 @@ pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
 };
 
 /// Checks queries or keys. Returns their sizes and the kernel argument for them. Sets `vec4s` to false if a
-/// kernel cannot read them four elements at a time.
+/// kernel cannot read the tensor four elements at a time.
 pub(crate) fn operand(
     op: &'static str,
     device: &Device,
@@ -177,15 +181,15 @@ fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shap
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace it by 0, because another
-    // value could rule out access to four elements at a time.
+    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace the stride by 0, because 0
+    // permits access to four elements at a time, and another value may not.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     let arg = HeadsArg { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) };
     Ok(Split { sizes, arg })
 }
 
-/// Checks the weight or bias of a norm, and returns the kernel argument for it. It may be absent.
+/// Checks the weight or bias of a norm, which may be absent. Returns the kernel argument for it.
 fn parameter(
     op: &'static str,
     device: &Device,

@@ -1,5 +1,5 @@
-//! The operands of a norm: scale, shift, gate, weight and bias. This file checks them and converts them to
-//! kernel arguments.
+//! The operands of a norm: scale, shift, gate, weight and bias. This file checks these operands and converts
+//! them to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
@@ -12,8 +12,8 @@ use crate::{Device, Dtype, Error, Result, View};
 
 arguments! {
     /// A scale, shift or gate, in the dtype of `x` or in f32. It broadcasts to `x: [B, S, D]`, for example
-    /// from `[B, 1, D]` or `[D]`. An optional table `[D]` is added to it, such as diffusers'
-    /// `scale_shift_table`.
+    /// from `[B, 1, D]` or `[D]`. An optional table `[D]`, such as diffusers' `scale_shift_table`, is added
+    /// to the operand.
     #[derive(Clone, Copy, Debug)]
     pub struct Modulation<'a> {
         /// The value, which broadcasts to `x`.
@@ -42,7 +42,7 @@ impl<'a> From<View<'a>> for Modulation<'a> {
 }
 
 arguments! {
-    /// Scale and shift of a norm, which becomes `norm * (1 + scale) + shift`.
+    /// Scale and shift of a norm. The result is `norm * (1 + scale) + shift`.
     #[derive(Clone, Copy, Debug)]
     pub struct ScaleShift<'a> {
         /// The norm is multiplied by `1 + scale`.
@@ -86,7 +86,7 @@ impl<'a> Target<'_, 'a> {
     }
 
     /// Checks an optional vector with one element per column of `x`. Sets `vec4s` to false if a kernel cannot
-    /// read it four elements at a time.
+    /// read the vector four elements at a time.
     fn vector(&self, arg: &'static str, view: Option<&View>, vec4s: &mut bool) -> Result<OperandArg> {
         let Some(view) = view else { return Ok(OperandArg::ABSENT) };
         let cols = &self.x.shape()[self.x.shape().len() - 1..];
@@ -172,7 +172,7 @@ impl<'a> Target<'_, 'a> {
             let expected = format!("a last dimension of {cols}");
             return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
         }
-        // Show the shape of the operand in the error. Its strides after the broadcast contain zeros, which
+        // Report the operand's own shape in the error. The strides after the broadcast contain zeros, which
         // would not explain the problem to the user.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
@@ -194,16 +194,16 @@ pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether an operand is f32. If one is, torch's separate operators compute all later steps in f32,
-/// even if `x` has 16 bits. The kernel must then round only at the end.
+/// Returns whether an operand is f32. With an f32 operand, torch's separate operators compute all later steps
+/// in f32, even if `x` has 16 bits. To give the same result, the kernel must then round only at the end.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// Returns the [`OperandForm`], by which the host chooses a kernel. It says whether all operands that are
-/// present have the dtype of the rows, or all have f32.
+/// Returns the [`OperandForm`], by which the host chooses a kernel. The form says whether all present
+/// operands have the dtype of the rows, or whether all present operands are f32.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
@@ -213,9 +213,9 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// Returns the [`OperandForm`] of a norm's operands, by which the host chooses a kernel. It says whether
-/// there are tables, and whether there is a weight or a bias. It is [`OperandForm::ANY`] if the operands have
-/// different dtypes.
+/// Returns the [`OperandForm`] of a norm's operands, by which the host chooses a kernel. The form says
+/// whether there are tables, and whether there is a weight or a bias. If the operands have different dtypes,
+/// the form is [`OperandForm::ANY`].
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
     let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];

@@ -1,7 +1,7 @@
 //! Checks of numbers among the arguments of an op.
 use crate::{Error, Result};
 
-/// Returns `value` if it is a finite number of `min` or more, otherwise an error that names `op` and `arg`.
+/// Returns `value` if it is finite and at least `min`. Otherwise returns an error that names `op` and `arg`.
 pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, min: f32) -> Result<f32> {
     if value.is_finite() && value >= min {
         return Ok(value);

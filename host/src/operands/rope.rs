@@ -1,4 +1,4 @@
-//! The rotary embedding as an argument of an op: checks, and conversion to a kernel argument.
+//! The rotary embedding as an argument of an op. This file checks it and converts it to a kernel argument.
 use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
@@ -7,12 +7,13 @@ use super::rows::Operand;
 use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// The rotation angles. Tables have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. If `q` and `k` are
-/// `[B, heads, S, D]`, tables with heads are `[B, heads, S, R]`. In tables, B and heads may be 1.
+/// The rotation angles. Tables have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. If `q` and `k`
+/// have the shape `[B, heads, S, D]`, tables with a head dimension have the shape `[B, heads, S, R]`. In
+/// tables, the sizes B and heads may be 1.
 #[derive(Clone, Copy, Debug)]
 pub enum Angles<'a> {
     /// Cosines and sines in f32 or in the dtype of `q` and `k`. The last dimension R is the number of rotated
-    /// columns, or half of it.
+    /// columns, or half of this number.
     Tables {
         /// Cosines.
         cos: View<'a>,
@@ -22,7 +23,7 @@ pub enum Angles<'a> {
     /// Complex numbers as f32, so that cosines and sines alternate. The last dimension R is the number of
     /// rotated columns.
     Complex(View<'a>),
-    /// The kernel computes the angle of a pair of columns: the pair's frequency times the token's position.
+    /// The kernel computes the angle of a pair of columns as the pair's frequency times the token's position.
     Frequencies {
         /// One frequency per pair in f32: `[columns / 2]`.
         frequencies: View<'a>,
@@ -36,16 +37,17 @@ pub enum Angles<'a> {
 pub struct Rope<'a> {
     /// The source of the angles.
     pub angles: Angles<'a>,
-    /// Number of rotated columns per head. A kernel copies the other columns. `None` rotates all columns.
+    /// Number of rotated columns per head. A kernel copies all other columns. With `None`, all columns are
+    /// rotated.
     pub columns: Option<i64>,
-    /// Whether the two columns of a pair are adjacent. Otherwise they are half of the rotated columns apart,
-    /// as in transformers' `rotate_half`.
+    /// Whether the two columns of a rotated pair are adjacent. If false, their distance is half of the
+    /// rotated columns, as in transformers' `rotate_half`.
     pub interleaved: bool,
-    /// Index of the first token to rotate. The tables then have an entry for each rotated token only. `None`
-    /// means that the tables have an entry for every token.
+    /// Index of the first token to rotate. With an index, the tables have one entry per rotated token. With
+    /// `None`, the tables have one entry for every token.
     pub offset: Option<i64>,
-    /// Whether to round after each step, as the eager modules of models do. Products are rounded only if the
-    /// tables have a 16-bit dtype.
+    /// Whether to round after each step, as the eager PyTorch modules of models do. Products are rounded only
+    /// if the tables have a 16-bit dtype.
     pub exact: bool,
     /// Rotate by the negative angle, as the backward pass does.
     pub conjugate: bool,
@@ -82,8 +84,8 @@ impl<'t> Argument<'t> for Rope<'t> {
     }
 }
 
-/// Takes the number of columns per head from the arguments of a call. A number that is not positive stands
-/// for `None`.
+/// Takes the number of columns per head from the arguments of a call. A number that is not positive means
+/// `None`.
 impl<'t> Argument<'t> for Option<i64> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -92,8 +94,8 @@ impl<'t> Argument<'t> for Option<i64> {
 }
 
 impl<'a> Rope<'a> {
-    /// Makes a rotation that applies to all columns of all tokens and rounds as the eager modules of models
-    /// do.
+    /// Makes a rotation that applies to all columns of all tokens. It rounds after the same steps as the
+    /// eager PyTorch modules of models.
     pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
         Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
     }
@@ -155,9 +157,8 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// Checked rotation angles as a tuple of four elements. They are the code by which the kernel selects the
-/// kind of angles, two tensors such as cosines and sines, the number of tokens, and whether the angles are
-/// f32.
+/// Checked rotation angles, as a tuple of four elements: the number by which the kernel selects the kind of
+/// angles; two tensors, such as cosines and sines; the number of tokens; whether the angles are f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
 /// The call against which tables are checked.
@@ -224,8 +225,8 @@ impl Tables<'_> {
         Ok((Rotary::POSITIONED, [cos, sin], shape[last], true))
     }
 
-    /// Checks a table of angles. Its last dimension must be one of `widths`. Returns the kernel argument for
-    /// the table, and its number of tokens.
+    /// Checks a table of angles. The size of the table's last dimension must be one of `widths`. Returns the
+    /// kernel argument for the table, and the table's number of tokens.
     fn table(
         &self,
         arg: &'static str,
@@ -256,8 +257,8 @@ impl Tables<'_> {
         Ok((heads_arg, tokens))
     }
 
-    /// Returns the kernel argument for a table of angles. The numbers of batches and heads of the table must
-    /// be 1 or equal those of `q` and `k`.
+    /// Returns the kernel argument for a table of angles. The table's number of batches must be 1 or the
+    /// number of batches of `q` and `k`. The same rule applies to heads.
     fn broadcast(
         &self,
         arg: &'static str,
@@ -281,7 +282,8 @@ impl Tables<'_> {
     }
 
     /// Returns `tokens`, the number of tokens to rotate. Without an offset, fails if `q` and `k` have a
-    /// different number of tokens. With an offset, fails if they have fewer than `offset + tokens` tokens.
+    /// different number of tokens than the table. With an offset, fails if `q` and `k` have fewer than
+    /// `offset + tokens` tokens.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

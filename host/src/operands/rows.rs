@@ -1,5 +1,5 @@
-//! Tensors as rows of columns, the form in which row kernels read them. The last dimension is the columns.
-//! The other dimensions are merged into at most two, as in `x.view(n, m, columns)`.
+//! Tensors as rows of columns. Row kernels read tensors in this layout. The last dimension of a tensor is its
+//! columns. All other dimensions are merged into at most two, as in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
 
 use crate::View;
@@ -8,12 +8,12 @@ use crate::{Device, Dtype, Error, Result};
 /// An argument of a row op: its name and its view.
 pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 
-/// The memory layout of the operands of one launch. All operands have the shape of the first operand.
+/// The memory layout of the operands of one launch. All operands have the same shape.
 pub(crate) struct RowLayout<const N: usize> {
     /// Number of rows of each operand.
     pub rows: u64,
-    /// Number of rows `m` if the operands are viewed as `[n, m, columns]`. It is 0 if one stride reaches all
-    /// rows.
+    /// Number of rows `m` if the operands are viewed as `[n, m, columns]`. The number is 0 if, in each
+    /// operand, consecutive rows all have the same distance, so that one stride is enough.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
@@ -31,9 +31,9 @@ const LAST: &str = "its last dimension must be contiguous";
 const LEVELS: &str = "two strides must reach all its rows: make it contiguous";
 
 impl<const N: usize> RowLayout<N> {
-    /// Checks the operands of a launch and returns their layout. All must have the dtype and shape of the
-    /// first operand and contiguous columns. All must be viewable as `[n, m, columns]`, with the same `n` and
-    /// `m`.
+    /// Checks the operands of a launch and returns their layout. All operands must have the same dtype, the
+    /// same shape and contiguous columns. All operands must be viewable as `[n, m, columns]`, with the same
+    /// `n` and `m`.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         columns(op, operands[0].0, operands[0].1)?;
         for (arg, view) in &operands {
@@ -93,15 +93,15 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
     Ok(cols as u32)
 }
 
-/// One of the two dimensions `n` and `m` of rows: its size, and one stride per operand.
+/// One of the two dimensions `n` and `m` into which rows are merged: its size, and one stride per operand.
 #[derive(Clone, Copy)]
 struct Level<const N: usize> {
     count: i64,
     strides: [i64; N],
 }
 
-/// Merges the row dimensions of all operands into at most two, starting with the last one. Two dimensions can
-/// be merged if torch's `view` could merge them without a copy, in every operand.
+/// Merges the row dimensions of all operands into at most two, starting with the last dimension. Two
+/// dimensions can be merged if, in every operand, torch's `view` could merge them without a copy.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -110,7 +110,8 @@ fn collapse<const N: usize>(
     merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
 }
 
-/// Merges the row dimensions of `views` into at most two. Returns `None` if this is not possible.
+/// Merges the row dimensions of `views` into at most two. Returns `None` if the dimensions cannot be merged
+/// into two.
 fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
@@ -137,16 +138,16 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
 }
 
 /// Returns the error for operands whose row dimensions [`merge`] cannot merge. The error names one operand
-/// whose own dimensions cannot be merged. If there is none, it names two operands that can be merged
-/// separately but not together.
+/// whose own dimensions cannot be merged. If there is no such operand, the error names two operands that can
+/// be merged separately but not together.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // For a single operand, `merge` divides the dimensions into two groups, at one position at most. It fails
-    // for all operands together only if these positions differ. Therefore it also fails for some pair of
-    // operands.
+    // For a single operand, `merge` divides the row dimensions into at most two groups. There is at most one
+    // position between two groups. `merge` fails for all operands together only if their positions differ. At
+    // least two operands then have different positions, so `merge` also fails for this pair.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
@@ -179,8 +180,8 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Returns whether two elements of a tensor may have the same address. This is impossible if each stride is
-/// larger than the distance from the first to the last element that the dimensions with smaller strides span.
+/// Returns whether two elements of a tensor may have the same address. No two elements have the same address
+/// if each stride is larger than the distance that all dimensions with smaller strides span together.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;
@@ -196,7 +197,7 @@ fn repeats(view: &View) -> bool {
 }
 
 /// Returns whether two tensors are different column ranges of one wider tensor, e.g. `x[..., :64]` and
-/// `x[..., 64:]`. They then share no element, although their address ranges overlap.
+/// `x[..., 64:]`. Such tensors share no element, although their address ranges overlap.
 fn interleaved(a: &View, b: &View) -> bool {
     let (rank, size) = (a.shape().len(), a.dtype().size() as i64);
     if rank < 2 || a.dtype() != b.dtype() || a.shape() != b.shape() || a.strides() != b.strides() {

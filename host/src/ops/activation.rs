@@ -19,7 +19,8 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 pub enum Activation {
     /// `x * (1 + erf(x / sqrt(2))) / 2`: torch's GELU.
     Gelu,
-    /// The same formula as `Gelu`, with the `erff` of CUDA 13.2 and newer, which has other last bits.
+    /// The formula of `Gelu` with the `erff` function of CUDA 13.2 and newer. The newer `erff` differs from
+    /// the older `erff` in the last bits.
     GeluCuda13_2,
     /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`: torch's GELU with approximate="tanh".
     GeluTanh,
@@ -31,8 +32,8 @@ pub enum Activation {
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` if it is greater than the threshold (the variant's value), otherwise 0. The threshold must not be
-    /// NaN.
+    /// `x` if `x` is greater than the threshold (the variant's value), and 0 otherwise. The threshold must
+    /// not be NaN.
     Fatrelu(f32),
 }
 
@@ -43,8 +44,8 @@ pub enum Roundings {
     /// these operators on a GPU.
     #[default]
     Exact,
-    /// Round only at the end. Reciprocals and exponentials are approximate, with an error of a few ulp of
-    /// f32.
+    /// Round only at the end. The kernel uses approximate reciprocals and exponentials, with an error of a
+    /// few ulp of f32.
     Once,
 }
 
@@ -86,7 +87,7 @@ impl Activation {
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
             // Infinite thresholds are valid, as in torch. With the threshold +inf, the result is 0 for every
-            // `x`. With -inf, it is `x` for every finite `x`.
+            // `x`. With the threshold -inf, the result is `x` for every finite `x`.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
                 let expected = "a number or an infinity";
                 return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });
@@ -108,20 +109,20 @@ impl Activation {
 const OP: &str = "activation";
 /// A function that launches a kernel of this op.
 type ActivationKernel = unsafe fn(LaunchSite, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
-/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [ActivationKernel; 2] = [launch::activation_any, launch::activation_block1];
 
 /// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. They are contiguous, or can be viewed
-/// as `[n, m, columns]` without a copy. `bias` is `[columns]` in the dtype of `x`.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both tensors are contiguous, or can be
+/// viewed as `[n, m, columns]` without a copy. `bias` has the shape `[columns]` and the dtype of `x`.
 ///
 /// If there are no elements, the call does nothing. The bits of an element of `y` depend only on the element
 /// of `x` and its bias.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
-/// input. [`Error`] lists the errors of the device.
+/// input. [`Error`] lists further errors, such as those of the GPU driver.
 pub fn activation(
     device: &Device,
     x: View,
@@ -146,8 +147,8 @@ pub fn activation(
     })
 }
 
-/// Checks that a bias is contiguous and has the dtype of `x` and the last size of `shape`. Returns its
-/// address, or null if there is no bias.
+/// Checks that a bias is contiguous, that its dtype is the dtype of `x`, and that its length is the last size
+/// of `shape`. Returns the address of the bias, or null if there is no bias.
 pub(super) fn check_bias(
     op: &'static str,
     device: &Device,
@@ -169,8 +170,8 @@ pub(super) fn check_bias(
     Ok(bias.ptr().cast())
 }
 
-/// Returns whether the address `base` is a multiple of 16 bytes. Null stands for an absent operand and counts
-/// as aligned.
+/// Returns whether the address `base` is a multiple of 16 bytes. A null address means that the operand is
+/// absent, and counts as aligned.
 pub(super) fn is_aligned(base: *const u8) -> bool {
     (base as usize).is_multiple_of(16)
 }

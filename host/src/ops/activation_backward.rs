@@ -15,18 +15,18 @@ const OP: &str = "activation_backward";
 /// A function that launches a kernel of this op.
 type ActivationBackwardKernel =
     unsafe fn(LaunchSite, Rows, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
-/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [ActivationBackwardKernel; 2] =
     [launch::activation_backward_any, launch::activation_backward_block1];
 
-/// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. If the forward pass rounded `x + bias`, this
-/// function rounds it too. `roundings` is the parameter of the forward pass.
+/// Computes `dx = dy * f'(x + bias)` in f32 and rounds `dx` once. If the forward pass rounded `x + bias`,
+/// this function also rounds `x + bias`. `roundings` is the parameter of the forward pass.
 ///
-/// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. The gradient of the bias is
-/// the sum of `dx` over the rows, which the caller computes.
+/// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. This function does not compute
+/// the gradient of the bias. The caller gets it as the sum of `dx` over the rows.
 ///
 /// # Errors
-/// Same as [`activation`](super::activation::activation).
+/// Returns the errors of [`activation`](super::activation::activation).
 pub fn activation_backward(
     device: &Device,
     dy: View,

@@ -1,5 +1,5 @@
-//! `y = norm(x) * (1 + scale) + shift`, the modulated norm of diffusion transformers. A call has one or two
-//! pairs of scale and shift.
+//! The modulated norm of diffusion transformers: `y = norm(x) * (1 + scale) + shift`. A call has one or two
+//! pairs of scale and shift, and one result `y` per pair.
 use cuda_std::row::Rows;
 use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
@@ -20,11 +20,12 @@ arguments! {
     pub struct AdaNorm {
         /// The norm.
         pub norm: Norm,
-        /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
+        /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0
+        /// or more.
         pub eps: f32,
-        /// Round to the dtype of `x` after every step, as torch's separate operators do. If false, round only
-        /// at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel always rounds
-        /// only at the end.
+        /// If true, round to the dtype of `x` after every step, as torch's separate operators do. If false,
+        /// round only at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel
+        /// always rounds only at the end.
         pub exact: bool,
     }
 }
@@ -74,7 +75,7 @@ const LAYER: NormKernels<AdaNormKernel> = NormKernels {
     ..NormKernels::of(launch::ada_norm_layer_any, launch::ada_norm_layer_smem1)
 };
 /// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
-/// shift are f32 too, and that there is no weight or bias.
+/// shift are also f32. They support neither a weight nor a bias.
 const LAYER_F32: NormKernels<AdaNormKernel> =
     NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels<AdaNormKernel> = NormKernels {
@@ -101,11 +102,11 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 /// `x`, `y`, scale and shift must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
 ///
 /// The LayerNorm is bitwise equal to torch's if the number of columns is divisible by 4. The RMSNorm is
-/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number of columns is also below 8192.
-/// The bits of a row do not depend on the other rows.
+/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number of columns is divisible by 4
+/// and below 8192. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
-/// Same as [`layer_norm`](crate::layer_norm), for every operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm), for every operand.
 pub fn ada_norm(
     device: &Device,
     x: View,
@@ -143,11 +144,11 @@ pub fn ada_norm(
     })
 }
 
-/// Computes [`ada_norm`] twice for the same norm, with two pairs of scale and shift. The second result is
-/// `y2 = (norm(x) * weight + bias) * (1 + scale2) + shift2`.
+/// Computes two results of [`ada_norm`] from the same norm, with two pairs of scale and shift. The second
+/// result is `y2 = (norm(x) * weight + bias) * (1 + scale2) + shift2`.
 ///
 /// # Errors
-/// Same as [`ada_norm`]. Also fails if the outputs overlap.
+/// Returns the errors of [`ada_norm`]. Also fails if the outputs overlap.
 pub fn ada_norm_pair(
     device: &Device,
     x: View,
@@ -185,7 +186,8 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
-    // A specialized kernel exists only for operands in the dtype of `x`, without tables, weight or bias.
+    // The specialized kernel requires operands in the dtype of `x`. It supports no tables, no weight and no
+    // bias.
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,
@@ -195,8 +197,8 @@ pub fn ada_norm_pair(
         Norm::Layer => NormKernels::of(launch::ada_norm_pair_layer_any, launch::ada_norm_pair_layer_smem1),
         Norm::Rms => NormKernels::of(launch::ada_norm_pair_rms_any, launch::ada_norm_pair_rms_smem1),
     };
-    // Leave the shared memory carveout to the driver. At 2432 columns, this is faster than an explicit
-    // carveout. At 1536 columns, it is equally fast.
+    // Let the driver choose the shared memory carveout. The driver's carveout is faster than an explicit one
+    // at 2432 columns, and equally fast at 1536 columns.
     let kernels = NormKernels { carveout: None, ..kernels };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =

@@ -1,4 +1,4 @@
-//! `sum = x + residual` and `y = rms_norm(sum)`, both in one launch.
+//! Computes `sum = x + residual` and `y = rms_norm(sum)` in one launch.
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::launch::{RowKernels, in_registers};
 use crate::library::LaunchSite;
@@ -25,17 +25,18 @@ const KERNELS: RowKernels<AddRmsNormKernel> = RowKernels {
     ],
 };
 
-/// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)` as
-/// [`rms_norm`](crate::rms_norm) does.
+/// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)`.
+/// [`rms_norm`](crate::rms_norm) defines this norm.
 ///
-/// If rows have at most 32 KiB and operands are aligned to 16 bytes, `y` is bitwise equal to the result of
-/// separate ops. For longer rows, this op adds the squares in a different order.
+/// If rows have at most 32 KiB and operands are aligned to 16 bytes, `y` has the same bits as an addition
+/// followed by `rms_norm`. For longer rows, this op adds the squares in a different order.
 ///
-/// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in
-/// f32.
+/// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` has the shape `[columns]`, in this
+/// dtype or in f32.
 ///
 /// # Errors
-/// Same as [`rms_norm`](crate::rms_norm). Also fails if `y` or `sum` overlaps any other argument.
+/// Returns the errors of [`rms_norm`](crate::rms_norm). Also fails if `y` or `sum` overlaps any other
+/// argument.
 pub fn add_rms_norm(
     device: &Device,
     x: View,

@@ -62,8 +62,8 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
     },
 ];
 
-/// Computes `out = softmax(scale * q kᵀ + mask) v`, as `torch.nn.functional.scaled_dot_product_attention`
-/// does.
+/// Computes `out = softmax(scale * q kᵀ + mask) v`, the formula of
+/// `torch.nn.functional.scaled_dot_product_attention`.
 ///
 /// The optional output `lse` receives `ln(sum(exp(scores)))` of each query, in f32 with the shape
 /// `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
@@ -73,8 +73,9 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 /// rounded once.
 ///
 /// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
-/// depend on the values of other queries or on the batch size. On Hopper, a call with fewer than 64 queries
-/// may use other kernels than a call with more. Their results can differ in the last bits.
+/// depend on the values of other queries or on the batch size. On Hopper, calls with fewer than 64 queries
+/// may use other kernels than calls with more queries. The results of the two kinds of kernels can differ in
+/// the last bits.
 ///
 /// # Errors
 /// Returns an error in these cases: an argument does not have the shape, dtype or device that
@@ -116,9 +117,9 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     Err(Error::Unsupported { op, why })
 }
 
-/// Launches an attention kernel other than the Hopper kernels. It takes the first kernel for this head
-/// dimension that supports the call, after skipping `skip` of them. If none is left, it takes the general
-/// kernel.
+/// Launches an attention kernel that is not specific to Hopper. The function lists the kernels for this head
+/// dimension that support the call, skips the first `skip` of them, and launches the next kernel. If no
+/// kernel is left, the function launches the general kernel.
 pub(crate) fn launch_portable(
     device: &Device,
     a: &AttentionLayout,
@@ -129,8 +130,8 @@ pub(crate) fn launch_portable(
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let fits =
         |(_, tiling): &&AttentionKernel| a.is_plain() && tiling.shared_bytes() <= device.max_shared_bytes();
-    // The general kernel has the smallest tiles. It therefore also runs on GPUs whose shared memory is too
-    // small for the specialized kernels.
+    // The general kernel has the smallest tiles. The general kernel therefore also runs on GPUs whose shared
+    // memory is too small for the specialized kernels.
     let mut able = kernels.plain.iter().filter(fits);
     let (kernel, tiling) = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };

@@ -21,14 +21,15 @@ type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 /// A kernel and its tile sizes.
 type BackwardKernel = (BackwardLaunch, Tiling);
 
-/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels,
-/// which support a mask and a softcap.
+/// The kernels for head dimensions up to `dim`. Each array has two entries: the specialized kernels, and the
+/// general kernels, which support a mask and a softcap.
 struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,
     /// Kernels for `dq`.
     query: [BackwardKernel; 2],
-    /// Either one kernel that computes both `dk` and `dv`, or two kernels: one for `dk` and one for `dv`.
+    /// The kernels for `dk` and `dv`: either one kernel that computes both gradients, or one kernel for each
+    /// gradient.
     key: [&'static [BackwardKernel]; 2],
 }
 
@@ -107,11 +108,11 @@ arguments! {
 /// `inputs` and `params` are the arguments of the forward pass.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Attention probabilities and their gradients
-/// are computed in f32. They are rounded to the dtype of `q` before they are multiplied by a matrix. Each
-/// gradient is rounded once. The results are deterministic.
+/// are computed in f32. Probabilities and gradients are rounded to the dtype of `q` before a matrix
+/// multiplication. The results `dq`, `dk` and `dv` are rounded once. The results are deterministic.
 ///
 /// # Errors
-/// Same as [`attention`](super::attention::attention).
+/// Returns the errors of [`attention`](super::attention::attention).
 pub fn attention_backward(
     device: &Device,
     inputs: AttentionInputs,
@@ -161,14 +162,14 @@ pub fn attention_backward(
     run(device, &layout, p, stream)
 }
 
-/// Launches three or four kernels. The first computes `delta = sum(dout * out)` per query. One kernel then
-/// computes `dq`, and one or two kernels compute `dk` and `dv`.
+/// Launches three or four kernels. The first kernel computes `delta = sum(dout * out)` per query. The second
+/// kernel computes `dq`. Then one or two kernels compute `dk` and `dv`.
 fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
-    // The general kernels have smaller tiles than the specialized kernels. They therefore also run on GPUs
-    // whose shared memory is too small for the specialized kernels.
+    // The general kernels have smaller tiles than the specialized kernels. The general kernels therefore also
+    // run on GPUs whose shared memory is too small for the specialized kernels.
     let fits = |(_, tiling): &BackwardKernel| shared_bytes(tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut launch = |kernel: BackwardLaunch, side, rows, threads| {

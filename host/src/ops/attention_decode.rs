@@ -1,5 +1,6 @@
-//! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks divide the keys of
-//! a head among them. They store partial results in a workspace, and a second kernel combines these results.
+//! Attention `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks divide
+//! the keys of a head among them and store partial results in a workspace. A second kernel combines the
+//! partial results.
 use kernels_gpu::attention::decode::combine::COMBINERS;
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT, shared_bytes};
 use kernels_gpu::attention::mma::params::WARPS;
@@ -20,19 +21,19 @@ const OP: &str = "attention_decode";
 /// A function that launches a kernel.
 type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
-/// For each kernel: the largest head dimension, the function that launches it, and the bytes of shared memory
-/// per block.
+/// The kernels. Each entry has the kernel's largest head dimension, the function that launches the kernel,
+/// and its bytes of shared memory per block.
 const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),
     (256, launch::attention_decode_d256_smem, shared_bytes(16)),
 ];
 
-/// Maximum number of query rows per key head: queries times heads per key head. With more rows, the kernels
-/// of [`attention`] launch enough blocks to fill a GPU.
+/// Maximum number of query rows per key head. The number of rows is the number of queries times the query
+/// heads per key head. With more rows, the kernels of [`attention`] have enough blocks to fill a GPU.
 const MAX_ROWS: u32 = 32;
-/// Minimum number of keys. With fewer keys, the kernel that combines partial results costs more time than the
-/// division of the keys saves.
+/// Minimum number of keys for which the keys of a head are divided among blocks. With fewer keys, the kernel
+/// that combines partial results costs more time than the division saves.
 const MIN_KEYS: u32 = 1024;
 
 /// The division of a call's keys among blocks.
@@ -45,8 +46,9 @@ struct SplitPlan {
 }
 
 impl SplitPlan {
-    /// Plans a call with these numbers of batches, queries, keys, heads and key heads. Returns `None` if the
-    /// decode kernels do not support the call or would not be faster than [`attention`].
+    /// Plans a call with the given numbers of batches, queries, keys, heads and key heads. Returns `None` if
+    /// the decode kernels do not support the call. Also returns `None` if they would not be faster than
+    /// [`attention`].
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
         let keys = u32::try_from(keys).ok()?;
@@ -68,8 +70,8 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
 }
 
 /// Returns the number of f32 elements that [`attention_decode`] needs as workspace for queries and keys of
-/// these shapes. Returns `None` if the call should use [`attention`] instead. `plain` says that there is no
-/// mask and that the sequences are not packed.
+/// these shapes. Returns `None` if the call should use [`attention`] instead. `plain` is true if there is no
+/// mask and the sequences are not packed.
 pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
     let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
     let [queries, heads, keys, kv_heads] = match params.order {
@@ -93,7 +95,7 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 /// bytes.
 ///
 /// # Errors
-/// Same as [`attention`]. Also fails if `workspace` does not have the size from
+/// Returns the errors of [`attention`]. Also fails if `workspace` does not have the size from
 /// [`attention_decode_workspace`].
 pub fn attention_decode(
     device: &Device,

@@ -1,5 +1,5 @@
-//! Attention kernels for Hopper, `softmax(scale q kT + mask) v`. They support only some calls of the op
-//! `attention`, for example none with a sliding window.
+//! Attention kernels for Hopper, with the formula `softmax(scale q kT + mask) v`. The kernels support only
+//! some calls of the op `attention`. For example, they do not support a sliding window.
 use std::num::NonZero;
 
 use cuda_std::tensor_map::TensorMap;
@@ -22,21 +22,21 @@ type HopperKernel =
 /// The kernels of one tile size.
 struct HopperKernels {
     tiles: Tiles,
-    /// Time per key, in thousandths of the time per key of the fastest Hopper kernel for the same head
-    /// dimension. The fastest kernel has the value 1000.
+    /// Relative time per key. The fastest Hopper kernel for a head dimension has the value 1000. The value of
+    /// every other kernel for this head dimension is 1000 times the ratio of its time to the fastest time.
     key: u64,
     full: HopperKernel,
     causal: HopperKernel,
-    /// The kernel with a mask over keys. It does not exist for heads of 256 columns, because no registers are
-    /// left for the mask.
+    /// The kernel with a mask over keys. This kernel does not exist for head dimension 256, because no
+    /// registers are left for the mask.
     padded: Option<HopperKernel>,
 }
 
 /// The Hopper kernels, in the order of their maximum head dimension.
 ///
-/// For 128 columns there are two kernels, with tiles of 144 and of 128 keys. Tiles of 144 keys take less time
-/// per key. But if the last tile is only partly filled, the kernel also spends time on its empty rows. Tiles
-/// of 128 keys are therefore faster with 512 or 1024 keys
+/// For 128 columns there are two kernels, with tiles of 144 keys and of 128 keys. Tiles of 144 keys take less
+/// time per key. But a kernel also spends time on the empty rows of a partly filled last tile. With 512 or
+/// 1024 keys, all tiles of 128 keys are full, so they are faster
 /// (benches/results/decisions/attention_hopper_variants.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
@@ -86,7 +86,7 @@ impl HopperKernels {
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
             (None, true) => kernels.causal,
-            // If a mask is the same for all queries, e.g. a padding mask, a kernel reads it only once per
+            // If a mask is equal for all queries, e.g. a padding mask, a kernel reads the mask only once per
             // tile of queries. The Hopper kernels support only masks of this kind.
             (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
             _ => return None,
@@ -99,13 +99,13 @@ impl HopperKernels {
 const MIN_QUERIES: u32 = 64;
 
 /// Maximum bytes of keys and values that all blocks process at the same time. L2 (60 MB on an H200) can store
-/// them together with the next keys and values. If the blocks processed a single head at a time, it would
-/// have too few tiles for all SMs.
+/// these keys and values together with the next ones. All blocks process several heads at the same time,
+/// because one head often has fewer tiles than the GPU has SMs.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. If a Hopper kernel supports the call and `skip` is not 0, decreases `skip` by 1 and
-/// returns `false` without a launch.
+/// without a launch. If a Hopper kernel supports the call and `skip` is not 0, the function skips this
+/// kernel: it decreases `skip` by 1 and returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
 /// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
@@ -130,7 +130,7 @@ pub(crate) fn attention_hopper(
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
     let site = LaunchSite::new(device, a.dtype, block_shape(blocks(device, a, &p), tiles.threads()), stream)?;
     // If a kernel does not stage its output in shared memory, it does not read the tensor map of the output.
-    // In this case, pass any valid tensor map instead.
+    // For such a kernel, pass any valid tensor map as the output's tensor map.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
     unsafe { kernel(site, q, k, v, out, p) }?;
@@ -138,8 +138,8 @@ pub(crate) fn attention_hopper(
 }
 
 fn is_plain(a: &AttentionLayout) -> bool {
-    // In a tensor map, the strides must be multiples of 16 bytes and not 0. A dimension of size 1 needs no
-    // check, because `map` replaces its stride.
+    // In a tensor map (descriptor for a TMA copy), each stride must be a positive multiple of 16 bytes. A
+    // dimension of size 1 needs no check, because `map` replaces its stride.
     let walkable = |heads: &Heads, sizes: [u32; 3]| {
         let strides = [heads.batch_stride, heads.token_stride, heads.head_stride];
         strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
@@ -158,7 +158,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
         && walkable(&a.out, q)
 }
 
-/// Returns the kernel argument, or `None` if the number of tiles is too large for it.
+/// Returns the kernel argument, or `None` if the number of tiles is too large for the kernel argument.
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
@@ -185,8 +185,8 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     })
 }
 
-/// Returns the number of heads that all blocks process at the same time. Their keys and values fit in
-/// `SECTION_BYTES` of L2. The number divides `heads`.
+/// Returns the number of heads that all blocks process at the same time. The keys and values of these heads
+/// fit in `SECTION_BYTES` of L2, unless it is a single head. The result is a divisor of `heads`.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
@@ -198,7 +198,7 @@ fn section(a: &AttentionLayout, heads: u32) -> u32 {
 ///
 /// Full attention uses persistent blocks, one per SM. A block loads data for its next tile while it finishes
 /// the current tile. Causal attention uses one block per tile, starting with the tiles that have the most
-/// keys. The hardware then gives each SM that is free a new tile, which balances the load better than a fixed
+/// keys. The hardware then gives a new tile to each free SM. This balances the load better than a fixed
 /// assignment.
 fn blocks(device: &Device, a: &AttentionLayout, p: &HopperParams) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(device.multiprocessors().unwrap_or(1)) }
@@ -207,7 +207,7 @@ fn blocks(device: &Device, a: &AttentionLayout, p: &HopperParams) -> u32 {
 /// Returns the description of a query, key, value or output tensor for TMA, with `rows` tokens per copy.
 fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
     // `AttentionLayout` sets the stride of a dimension of size 1 to 0. The driver rejects 0 in a tensor map.
-    // Use 16 bytes instead, which has no effect on the addresses.
+    // Use a stride of 16 bytes instead. In a dimension of size 1, the stride has no effect on addresses.
     let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
     HeadsMap {
         base: heads.base.cast_const().cast(),

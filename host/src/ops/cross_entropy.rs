@@ -17,8 +17,8 @@ arguments! {
     pub struct CrossEntropy {
         /// Target of rows to ignore: their loss and gradient are 0.
         pub ignore_index: i64,
-        /// Label smoothing, as in torch: the part of the target probability that is spread evenly over all
-        /// classes, from 0 to 1.
+        /// Label smoothing, with the definition of torch: the part of the target probability, from 0 to 1,
+        /// that is spread evenly over all classes.
         pub label_smoothing: f32,
         /// The weight of `lse^2` in the loss: finite, 0 or more.
         pub z_loss: f32,
@@ -35,12 +35,13 @@ impl Default for CrossEntropy {
 const OP: &str = "cross_entropy";
 
 /// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. For
-/// rows of up to 1024 packs, it reads at most 16 packs in all.
+/// rows of up to 1024 packs, each thread reads at most 16 packs.
 ///
-/// With more packs per thread, the reduction across threads takes a smaller part of the time. Short rows
-/// share a block, so some threads load a row while others reduce another row. Rows of more than 16 packs have
-/// at least 8 threads, which read whole cache lines. The longest rows use 512 threads. This puts more bytes
-/// in flight if there are few rows (benches/results/decisions/cross_entropy_threads.csv).
+/// With more packs per thread, the reduction across threads takes a smaller part of the total time. Short
+/// rows share a block, so some threads load a row while others reduce another row. Rows of more than 16 packs
+/// have at least 8 threads, which read whole cache lines. The longest rows use 512 threads. If there are few
+/// rows, this number of threads puts more bytes in flight than a smaller number
+/// (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
@@ -55,8 +56,9 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// Returns the launch configuration for the rows of `layout`. This is the launch override if it is valid for
-/// this kernel, otherwise the first entry of `LADDER` that is long enough.
+/// Returns the launch configuration for the rows of `layout`. If the device has a launch override (a
+/// configuration set by the caller) that is valid for this kernel, returns the override. Otherwise returns
+/// the first entry of `LADDER` that is long enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         launch_override(device).rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
@@ -70,19 +72,20 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// Computes `lse = ln(sum(exp(x)))` and `loss = lse - x[target]` over the last dimension of the logits `x`,
 /// in f32.
 ///
-/// This is `torch.nn.functional.cross_entropy` without reduction. The fields of [`CrossEntropy`] add label
-/// smoothing and the z-loss.
+/// `loss` is the result of `torch.nn.functional.cross_entropy` without reduction. The fields of
+/// [`CrossEntropy`] add label smoothing and the z-loss.
 ///
-/// `x` is `[..., classes]` in f32, f16 or bf16. It can be viewed as `[n, m, classes]` without a copy.
-/// `target`, `loss` and `lse` are `[...]` and contiguous. `target` is i64 or i32. `loss` and `lse` are f32.
+/// `x` has the shape `[..., classes]` and the dtype f32, f16 or bf16. `x` can be viewed as `[n, m, classes]`
+/// without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous. `target` is i64 or
+/// i32. `loss` and `lse` are f32.
 ///
-/// If a target is neither a class nor `ignore_index`, its loss is NaN. It is not an error, because the host
-/// does not read the targets. The bits of a row do not depend on the other rows.
+/// If a target is neither a class nor `ignore_index`, its loss is NaN. The call returns no error, because the
+/// host does not read the targets. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
-/// parameter is outside its range; an output overlaps another argument. [`Error`] lists the errors of the
-/// device.
+/// parameter is outside its range; an output overlaps another argument. [`Error`] lists further errors, such
+/// as those of the GPU driver.
 pub fn cross_entropy(
     device: &Device,
     x: View,
@@ -110,7 +113,7 @@ pub fn cross_entropy(
     })
 }
 
-/// Checks targets and parameters of a cross-entropy with the logits `x`, and returns them as kernel
+/// Checks the targets and the parameters of a cross-entropy with the logits `x`. Returns both as kernel
 /// arguments.
 pub(super) fn check<const N: usize>(
     op: &'static str,
@@ -142,7 +145,7 @@ pub(super) fn check<const N: usize>(
     Ok((targets, p))
 }
 
-/// Checks that `view` is contiguous and has one f32 per row of `x`.
+/// Checks that `view` is contiguous and has one f32 element per row of `x`.
 pub(super) fn expect_row_values(
     op: &'static str,
     device: &Device,

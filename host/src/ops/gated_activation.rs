@@ -1,4 +1,5 @@
-//! Gated activations such as GEGLU and SwiGLU: `y = first * f(second)` or `y = f(first) * second`.
+//! Gated activations such as GEGLU and SwiGLU: `y = first * f(second)` or `y = f(first) * second`. `first`
+//! and `second` are the two halves of the input.
 use cuda_std::row::Rows;
 use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use kernels_gpu::elementwise::partition::Extent;
@@ -39,10 +40,10 @@ arguments! {
 const OP: &str = "gated_activation";
 /// A function that launches a kernel of this op.
 type GatedActivationKernel = unsafe fn(LaunchSite, Operands, Rows, ActivationParams, Extent) -> Result<()>;
-/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [GatedActivationKernel; 2] = [launch::gated_activation_any, launch::gated_activation_block1];
 
-/// The two halves of the input, named by their use: `x` is multiplied by `f(gate)`.
+/// The two halves of the input. The op multiplies `x` by `f(gate)`.
 pub(super) struct Halves<T> {
     pub x: T,
     pub gate: T,
@@ -77,13 +78,15 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: each half consists of columns of `packed`. The view of a half has the lifetime of `packed`.
+        // SAFETY: each half consists of columns of `packed`. The view of a half borrows for the same lifetime
+        // as `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])
 }
 
-/// Checks the bias `[2 * columns]`, and returns the address of its half for `x` and of its half for the gate.
+/// Checks the bias, which has the shape `[2 * columns]`. Returns two addresses: the half of the bias for `x`,
+/// and the half for the gate.
 pub(super) fn bias_halves(
     op: &'static str,
     device: &Device,
@@ -101,16 +104,16 @@ pub(super) fn bias_halves(
 
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` is `[..., 2 * columns]` and contains both halves. If `second` is given, both `x` and `second` are
-/// `[..., columns]`. `y` is `[..., columns]`. `bias` is `[2 * columns]`. Before `f`, its first half is added
-/// to the first half of the input, and its second half to the second. All tensors have the same dtype, and
-/// can be viewed as `[n, m, columns]` without a copy.
+/// `x` has the shape `[..., 2 * columns]` and contains both halves of the input. If `second` is given, `x` is
+/// only the first half, and `x` and `second` have the shape `[..., columns]`. `y` has the shape `[...,
+/// columns]`. `bias` has the shape `[2 * columns]`. It is added to the two halves before `f` is applied. All
+/// tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
 ///
 /// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
-/// input. [`Error`] lists the errors of the device.
+/// input. [`Error`] lists further errors, such as those of the GPU driver.
 pub fn gated_activation(
     device: &Device,
     x: View,

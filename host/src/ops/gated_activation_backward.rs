@@ -16,19 +16,20 @@ const OP: &str = "gated_activation_backward";
 /// A function that launches a kernel of this op.
 type GatedActivationBackwardKernel =
     unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
-/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [GatedActivationBackwardKernel; 2] =
     [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
 
 /// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for
 /// the gate. Each gradient is computed in f32 and rounded once.
 ///
-/// `x`, `second` and `bias` are the arguments of the forward pass, and `dy` is `[..., columns]`. `dx` is
-/// `[..., 2 * columns]`. It receives both gradients in the order of the halves, also if the forward pass had
-/// two input tensors. The gradient of the bias is the sum of `dx` over the rows, which the caller computes.
+/// `x`, `second` and `bias` are the arguments of the forward pass. `dy` has the shape `[..., columns]`, and
+/// `dx` has the shape `[..., 2 * columns]`. `dx` receives both gradients in the order of the halves, even if
+/// the forward pass had two input tensors. This function does not compute the gradient of the bias. The
+/// caller gets it as the sum of `dx` over the rows.
 ///
 /// # Errors
-/// Same as [`gated_activation`](super::gated_activation::gated_activation).
+/// Returns the errors of [`gated_activation`](super::gated_activation::gated_activation).
 pub fn gated_activation_backward(
     device: &Device,
     dy: View,

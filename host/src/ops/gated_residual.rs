@@ -15,18 +15,18 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 const OP: &str = "gated_residual";
 /// A function that launches a kernel of this op.
 type GatedResidualKernel = unsafe fn(LaunchSite, GatedResidualArg, Extent) -> Result<()>;
-/// The kernels for any layout and for rows that can be read in 16-byte vectors.
+/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [GatedResidualKernel; 2] = [launch::gated_residual_any, launch::gated_residual_block1];
 
 arguments! {
     /// The parameters of a gated residual.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
-        /// Round `gate * y` to the dtype of `x` before the addition, as torch's separate operators do. This
-        /// field has no effect if the gate or its table is f32.
+        /// Whether to round `gate * y` to the dtype of `x` before the addition, as torch's separate operators
+        /// do. This field has no effect if the gate or its table is f32.
         pub exact: bool,
-        /// Clamp the sum to ±65504, the range of f16. diffusers does this in Flux and Qwen-Image if they run
-        /// in f16.
+        /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in Flux and
+        /// Qwen-Image if these models run in f16.
         pub clip: bool,
     }
 }
@@ -38,7 +38,8 @@ impl Default for GatedResidual {
 }
 
 impl GatedResidual {
-    /// Returns the kernel argument. If there is no gate, its gate operand is marked as absent.
+    /// Returns the kernel argument. If there is no gate, the gate operand in the kernel argument is marked as
+    /// absent.
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
@@ -50,7 +51,7 @@ impl GatedResidual {
     }
 }
 
-/// Computes `sum = x + gate * y` in f32 and rounds it to the dtype of `x`.
+/// Computes `sum = x + gate * y` in f32 and rounds the sum to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
 /// f32. After the broadcast, `x`, `y`, `sum` and the gate must be viewable as `[n, m, columns]` without a
@@ -58,7 +59,7 @@ impl GatedResidual {
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps
-/// another argument. [`Error`](crate::Error) lists the errors of the device.
+/// another argument. [`Error`](crate::Error) lists further errors, such as those of the GPU driver.
 pub fn gated_residual(
     device: &Device,
     x: View,

@@ -1,5 +1,5 @@
-//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift` in one launch. Both results are
-//! returned.
+//! Computes `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift` in one launch. Both `sum` and
+//! `normed` are outputs.
 use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::gated_residual::GatedResidualArg;
@@ -75,14 +75,14 @@ impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     }
 }
 
-/// Computes `sum = x + gate * y` and `normed = ada_norm(sum)` in one launch. Both are bitwise equal to the
-/// results of [`gated_residual`](crate::gated_residual) followed by [`ada_norm`](crate::ada_norm). Without a
-/// gate, `sum = x + y`.
+/// Computes `sum = x + gate * y` and `normed = ada_norm(sum)` in one launch. `sum` and `normed` are bitwise
+/// equal to the results of [`gated_residual`](crate::gated_residual) followed by
+/// [`ada_norm`](crate::ada_norm). Without a gate, `sum = x + y`.
 ///
 /// `x`, `y`, `normed` and `sum` have the same shape and dtype. Gate, scale and shift broadcast to this shape.
 ///
 /// # Errors
-/// Same as `gated_residual` and `ada_norm`. Also fails if the outputs overlap.
+/// Returns the errors of `gated_residual` and `ada_norm`. Also fails if the outputs overlap.
 pub fn gated_residual_ada_norm(
     device: &Device,
     [x, y]: [View; 2],
@@ -122,8 +122,8 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // Use the general kernel if the sum is clipped, or if only one of residual and norm rounds after each
-    // step. No model makes such calls, so they have no specialized kernel.
+    // Use the general kernel in two cases: the sum is clipped, or the residual and the norm differ in whether
+    // they round after each step. No model makes such calls, so there is no specialized kernel for them.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,

@@ -24,19 +24,20 @@ const KERNELS: NormKernels<LayerNormKernel> = NormKernels {
     ..NormKernels::one(launch::layer_norm_any)
 };
 
-/// Computes `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, as
-/// `torch.nn.LayerNorm` does. The computation is in f32 and is rounded once at the end.
+/// Computes `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, the formula of
+/// `torch.nn.LayerNorm`. The result is computed in f32 and rounded once at the end.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. Weight and bias are optional, `[columns]`, in
-/// the dtype of `x` or in f32. If there are no rows, the call does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. `x` and `y` must be viewable as `[n,
+/// m, columns]` without a copy, with the same `n` and `m`. Weight and bias are optional. They have the shape
+/// `[columns]`, and the dtype of `x` or f32. If there are no rows, the call does nothing.
 ///
-/// If the number of columns is divisible by 4, the result is bitwise equal to that of torch's CUDA kernel.
-/// The bits of a row depend only on the row and the parameters.
+/// If the number of columns is divisible by 4, the result is bitwise equal to the result of torch's CUDA
+/// kernel. The bits of a row depend only on the row and the parameters.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; `y` overlaps an input. [`Error`](crate::Error) lists the errors of the device.
+/// negative or not finite; `y` overlaps an input. [`Error`](crate::Error) lists further errors, such as those
+/// of the GPU driver.
 pub fn layer_norm(
     device: &Device,
     x: View,

@@ -16,11 +16,11 @@ const NORM: NormOp = NormOp {
 /// Computes the gradients of [`layer_norm`](crate::layer_norm). `dx` is always computed. The gradients of
 /// weight and bias are computed if `gradients` has outputs for them.
 ///
-/// Shapes and dtypes are those of [`rms_norm_backward`](crate::rms_norm_backward). The function does not read
-/// the bias in `affine`, because no gradient depends on it.
+/// [`rms_norm_backward`](crate::rms_norm_backward) specifies the shapes and dtypes of all tensors. The
+/// function does not read the bias in `affine`, because no gradient depends on the bias.
 ///
 /// # Errors
-/// Same as [`rms_norm_backward`](crate::rms_norm_backward).
+/// Returns the errors of [`rms_norm_backward`](crate::rms_norm_backward).
 pub fn layer_norm_backward(
     device: &Device,
     dy: View,

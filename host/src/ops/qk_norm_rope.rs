@@ -35,9 +35,11 @@ pub struct QkNormRope {
     pub norm: QkNorm,
     /// Normalize all heads of a token together instead of each head.
     pub across_heads: bool,
-    /// Added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or more.
+    /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or
+    /// more.
     pub eps: f32,
-    /// Round the intermediate results that the model's norm module rounds, not only the final result.
+    /// Whether to round the intermediate results that the model's norm module rounds. If false, only the
+    /// final result is rounded.
     pub exact: bool,
     /// The order of the dimensions.
     pub order: HeadsOrder,
@@ -59,7 +61,8 @@ impl<'t> Argument<'t> for QkNorm {
     }
 }
 
-/// The norm and the rotation of a call. The call has one flag `exact`, which applies to norm and rotation.
+/// The norm and the rotation of a call. The call has one flag `exact`, which applies to both the norm and the
+/// rotation.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -81,13 +84,15 @@ const OP: &str = "qk_norm_rope";
 
 /// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
-/// If all heads of a token are normalized together (`across_heads`), they must be adjacent in memory. With
-/// `exact`, the result is bitwise equal to that of the eager modules on CUDA if the columns per head are
-/// divisible by 4. The bits of a head depend only on the head, its angles and the parameters.
+/// If all heads of a token are normalized together (`across_heads`), the heads must be adjacent in memory.
+/// With `exact`, the result is bitwise equal to the result of the model's eager PyTorch modules on CUDA. This
+/// requires that the number of columns per head is divisible by 4. The bits of a head depend only on the
+/// head, its angles and the parameters.
 ///
 /// # Errors
-/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a bias.
-/// With `exact` and [`QkNorm::LlamaRms`], it fails if only one of the two weights is f32.
+/// Returns the errors of [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an
+/// RMSNorm has a bias. With `exact` and [`QkNorm::LlamaRms`], the call fails if only one of the two weights
+/// is f32.
 pub fn qk_norm_rope(
     device: &Device,
     q: Option<Heads>,
@@ -109,8 +114,9 @@ pub fn qk_norm_rope(
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
-    // If its weight is f32, Llama's norm does not round before the multiplication. The kernel has one flag
-    // for this, which applies to `q` and `k`. Therefore both weights or no weight must be f32.
+    // If the weight of Llama's norm is f32, the norm does not round before the multiplication. The kernel has
+    // one flag for this rounding, which applies to both `q` and `k`. Therefore either both weights are f32,
+    // or neither is.
     let widens = |heads: &Heads| {
         heads.x.dtype() != Dtype::F32
             && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
@@ -160,7 +166,7 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
     // The kernels in `halves` add squares in the order of torch's fused RMSNorm. A norm of separate torch
-    // operators adds them in a different order. For 128 columns, both orders are the same.
+    // operators adds the squares in a different order. For 128 columns, the two orders are equal.
     let fused = norm == QkNorm::Rms;
     let d64: HeadKernel = launch::qk_norm_rope_rms_d64_warp1;
     let halves: [Option<HeadKernel>; 2] = [fused.then_some(d64), Some(launch::qk_norm_rope_rms_d128_warp1)];

@@ -1,4 +1,4 @@
-//! The residual connection of Mochi: `out = x + rms(branch) * tanh(gate)`. A call can also compute
+//! The residual connection of the model Mochi: `out = x + rms(branch) * tanh(gate)`. A call can also compute
 //! `normed = rms(out) * (1 + scale)`.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::params::NormParams;
@@ -35,15 +35,15 @@ const CHAINED_KERNELS: NormKernels<ChainedKernel> = NormKernels {
     ..NormKernels::one(launch::residual_tanh_gated_rms_norm_modulated_any)
 };
 
-/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. `branch` is the
-/// output of attention or of the feed-forward network. `tanh(gate)` is rounded to the dtype of the gate. The
-/// product and the sum are rounded to the dtype of `x`.
+/// Computes `out = x + rms(branch) * tanh(gate)` and rounds after the same steps as the modules of the model
+/// Mochi. `branch` is the output of attention or of the feed-forward network. `tanh(gate)` is rounded to the
+/// dtype of the gate. The product and the sum are rounded to the dtype of `x`.
 ///
 /// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts to
 /// this shape, in this dtype or in f32.
 ///
 /// # Errors
-/// Same as [`layer_norm`](crate::layer_norm), for every operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm), for every operand.
 pub fn residual_tanh_gated_rms_norm(
     device: &Device,
     [x, branch]: [View; 2],
@@ -73,11 +73,11 @@ pub fn residual_tanh_gated_rms_norm(
 }
 
 /// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. `normed` is
-/// computed in f32 from the rounded `out`, and rounded once. Both results are bitwise equal to those of
+/// computed in f32 from the rounded `out`, and rounded once. Both outputs are bitwise equal to the outputs of
 /// separate ops.
 ///
 /// # Errors
-/// Same as [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
+/// Returns the errors of [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
 pub fn residual_tanh_gated_rms_norm_modulated(
     device: &Device,
     [x, branch]: [View; 2],
@@ -124,8 +124,8 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     })
 }
 
-/// Returns the launch parameters. `of_rows_type` says that gate and scale have the dtype of the rows and that
-/// there is no table. Specialized kernels exist only for this case.
+/// Returns the launch parameters. `of_rows_type` is true if gate and scale have the dtype of the rows and
+/// there is no table. Specialized kernels exist only for such operands.
 fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
     NormLaunch { eps, form, round_each: true, staged_vec4: 1 }

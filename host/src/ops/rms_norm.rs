@@ -1,4 +1,4 @@
-//! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
+//! RMSNorm: `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::L2Policy;
 use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
@@ -15,14 +15,14 @@ use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 use kernels_gpu::ops::rms_norm::launch;
 
-/// The steps of an RMSNorm after which it rounds to the element type.
+/// The steps after which an RMSNorm rounds to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
     #[default]
     Once,
-    /// Twice: before the multiplication by the weight, and at the end. Llama, Mistral, Qwen, T5 and
-    /// diffusers' `RMSNorm` do this.
+    /// Round twice: before the multiplication by the weight, and at the end. The RMSNorm modules of Llama,
+    /// Mistral, Qwen, T5 and diffusers round in this way.
     BeforeWeight,
 }
 
@@ -36,8 +36,8 @@ arguments! {
         pub eps: f32,
         /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
         pub weight_offset: f32 = 0.0,
-        /// When the normalized value is rounded. This field has no effect without a weight, because there is
-        /// only one rounding.
+        /// The steps after which the norm rounds. This field has no effect without a weight, because there is
+        /// then only one rounding.
         pub rounding: Rounding = Rounding::Once,
     }
 }
@@ -64,20 +64,20 @@ const KERNELS: RowKernels<RmsNormKernel> = RowKernels {
     ],
 };
 
-/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, as
-/// `torch.nn.RMSNorm` does. The sums are in f32.
+/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension. With
+/// `weight_offset` 0, this is the formula of `torch.nn.RMSNorm`. The sums are in f32.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. `weight` is `[columns]`, in the dtype of `x`
-/// or in f32. If there are no rows, the call does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. `x` and `y` must be viewable as `[n,
+/// m, columns]` without a copy, with the same `n` and `m`. `weight` has the shape `[columns]`, and the dtype
+/// of `x` or f32. If there are no rows, the call does nothing.
 ///
 /// The bits of a row depend on its length, and on whether all operands and their strides are aligned to 16
-/// bytes. They do not depend on the other rows.
+/// bytes. The bits do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. [`Error`] lists the errors
-/// of the device.
+/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. [`Error`] lists further
+/// errors, such as those of the GPU driver.
 pub fn rms_norm(
     device: &Device,
     x: View,

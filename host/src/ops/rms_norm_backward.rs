@@ -17,13 +17,13 @@ const NORM: NormOp = NormOp {
 /// Computes the gradients of [`rms_norm`](crate::rms_norm). `dx` is always computed. The gradient of the
 /// weight is computed if `gradients` has an output for it.
 ///
-/// `dy`, `x`, `dx` and the optional `dsum` have the same shape and dtype. All must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. `dsum` is added to `dx`. Use it if the
-/// forward pass normalized a sum: `dsum` is then the incoming gradient of this sum.
+/// `dy`, `x`, `dx` and the optional `dsum` have the same shape and dtype. These tensors must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. `dsum` is added to `dx`. Pass `dsum` if the
+/// forward pass normalized a sum that was also an output. `dsum` is the incoming gradient of this sum.
 ///
-/// The weight is `[columns]`, or `[groups, columns]` if each of `groups` equal groups of rows has its own
-/// weight. It has the dtype of `x` or f32. The gradients are computed in f32 from `x` and rounded once.
-/// `params.rounding` has no effect.
+/// The weight has the shape `[columns]`. If the rows form `groups` groups of equal size, each with its own
+/// weight, the shape is `[groups, columns]`. The dtype of the weight is the dtype of `x` or f32. The
+/// gradients are computed in f32 from `x` and rounded once. `params.rounding` has no effect.
 ///
 /// The bits of a row of `dx` do not depend on the other rows. The gradient of the weight has the shape of the
 /// weight and is a sum over rows. The order of this sum depends on shape, dtype, alignment and architecture.
@@ -31,7 +31,7 @@ const NORM: NormOp = NormOp {
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
 /// negative or not finite; the workspace is too small; an output overlaps another argument. [`Error`] lists
-/// the errors of the device.
+/// further errors, such as those of the GPU driver.
 pub fn rms_norm_backward(
     device: &Device,
     dy: View,

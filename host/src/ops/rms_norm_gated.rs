@@ -1,4 +1,4 @@
-//! `y = rms_norm(x) * f(gate)` or `y = rms_norm(x * f(gate))` over the last dimension.
+//! Gated RMSNorm: `y = rms_norm(x) * f(gate)` or `y = rms_norm(x * f(gate))` over the last dimension.
 use cuda_std::l2::L2Policy;
 use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
@@ -31,10 +31,11 @@ choices! { GateFunction: Sigmoid, Silu; }
 /// The order of norm and gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateOrder {
-    /// The gate multiplies the result of the norm, as models with linear attention do.
+    /// The result of the norm is multiplied by `f(gate)`. Models with linear attention use this order.
     #[default]
     NormFirst,
-    /// The gate multiplies the input of the norm, as Mamba2, Bamba, Zamba2 and Nemotron-H do.
+    /// The input of the norm is multiplied by `f(gate)`. The models Mamba2, Bamba, Zamba2 and Nemotron-H use
+    /// this order.
     GateFirst,
 }
 
@@ -74,18 +75,18 @@ const KERNELS: RowKernels<RmsNormGatedKernel> = RowKernels {
 };
 
 /// Computes `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. The norm
-/// has the parameters of [`rms_norm`](crate::rms_norm).
+/// takes the same parameters as [`rms_norm`](crate::rms_norm).
 ///
-/// `f(gate)` is computed in f32 and not rounded to the dtype of `x`. If the gate multiplies the input of the
-/// norm, `x * f(gate)` is not rounded either. With [`Rounding::BeforeWeight`] and a weight in the dtype of
-/// `x`, three values are rounded: the normalized value, its product with the weight, and the result.
+/// `f(gate)` is computed in f32 and not rounded to the dtype of `x`. With [`GateOrder::GateFirst`], `x *
+/// f(gate)` is not rounded either. With [`Rounding::BeforeWeight`] and a weight in the dtype of `x`, three
+/// values are rounded: the normalized value, its product with the weight, and the result.
 ///
-/// `x`, `gate` and `y` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in f32. The
-/// bits of a row depend on its length, and on whether all operands and their strides are aligned to 16 bytes.
-/// They do not depend on the other rows.
+/// `x`, `gate` and `y` have the same shape and dtype. `weight` has the shape `[columns]`, in this dtype or in
+/// f32. The bits of a row depend on its length, and on whether all operands and their strides are aligned to
+/// 16 bytes. The bits do not depend on the other rows.
 ///
 /// # Errors
-/// Same as [`rms_norm`](crate::rms_norm).
+/// Returns the errors of [`rms_norm`](crate::rms_norm).
 pub fn rms_norm_gated(
     device: &Device,
     x: View,

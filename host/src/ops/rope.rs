@@ -18,14 +18,14 @@ pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before
 ///
 /// `q` and `k` have the same batches, tokens, columns and dtype. Their numbers of heads may differ if the
 /// tables do not have one angle per head. The weights and biases in [`Heads`] are ignored. `head_dim` is the
-/// number of columns per head in tensors of three dimensions.
+/// number of columns per head for tensors of shape `[B, S, heads * D]`.
 ///
-/// Products and sums are computed in f32. [`Rope::exact`] says when they are rounded. If there are no tokens,
-/// the call does nothing.
+/// Products and sums are computed in f32. [`Rope::exact`] says after which steps they are rounded. If there
+/// are no tokens, the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if an output
-/// overlaps another argument. [`Error`](crate::Error) lists the errors of the device.
+/// overlaps another argument. [`Error`](crate::Error) lists further errors, such as those of the GPU driver.
 pub fn rope(
     device: &Device,
     q: Option<Heads>,

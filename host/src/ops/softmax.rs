@@ -1,4 +1,4 @@
-//! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
+//! Softmax `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or the logarithm of softmax.
 use cuda_std::row::Rows;
 use kernels_gpu::softmax::online::SoftmaxParams;
 
@@ -13,8 +13,8 @@ use kernels_gpu::ops::softmax::launch;
 const OP: &str = "softmax";
 
 /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors). Softmax needs many instructions per
-/// element, so idle threads would cost time. Each row therefore gets the fewest whole warps that can keep it
-/// in registers.
+/// element, so idle threads would cost time. Each row therefore gets the smallest number of whole warps whose
+/// registers can store the row.
 const SHORT: &[Rung] = &[
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
@@ -32,9 +32,10 @@ const SHORT: &[Rung] = &[
 /// (16-byte vectors) per thread in registers instead of 8. A thread then uses 56 registers instead of 64, and
 /// each SM runs one more block.
 ///
-/// Bandwidth relative to a copy on an H200 (benches/results/decisions/softmax_rungs.txt): 94 % at 151,936
-/// columns, compared with 82 % for 8 packs per thread. At 65,536 columns, a cluster reaches 97 % and one
-/// block of 1024 threads 78 %. The single block is slower because it loads nothing during its reduction.
+/// Measured bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax_rungs.txt): At
+/// 151,936 columns, 7 packs per thread reach 94 % and 8 packs per thread 82 %. At 65,536 columns, a cluster
+/// reaches 97 % and a single block of 1024 threads 78 %. The single block is slower because it loads nothing
+/// during its reduction.
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),
@@ -56,7 +57,7 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
 };
 
 /// Rows that do not fit in registers are read twice, by blocks of 1024 threads. Only one such block fits on
-/// an SM, so all blocks together read few rows at a time. The second read therefore finds most data in L2.
+/// an SM, so the GPU reads few rows at a time. Most data is therefore still in L2 at the second read.
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 /// A function that launches a kernel of this op.
@@ -72,21 +73,22 @@ const KERNELS: RowKernels<SoftmaxKernel> = RowKernels {
     ],
 };
 
-/// Computes `y = exp(x - max(x)) / sum(exp(x - max(x)))` over the last dimension, as `torch.softmax` does.
+/// Computes `y = exp(x - max(x)) / sum(exp(x - max(x)))` over the last dimension, the formula of
+/// `torch.softmax`.
 ///
-/// With `log`, computes `y = x - max(x) - ln(sum(exp(x - max(x))))`, as `torch.log_softmax` does. Both
-/// functions are computed in f32 and rounded once.
+/// If `log` is true, computes `y = x - max(x) - ln(sum(exp(x - max(x))))`, the formula of
+/// `torch.log_softmax`. In both cases, `y` is computed in f32 and rounded once.
 ///
-/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. `x` and `y` must be viewable as `[n,
+/// m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// A row that contains NaN or +inf, or only -inf, gives NaN. Results below 2^-126 become 0. The bits of a row
-/// depend on its length, and on whether both operands and their strides are aligned to 16 bytes. They do not
-/// depend on the other rows.
+/// depend on its length, and on whether both operands and their strides are aligned to 16 bytes. The bits do
+/// not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps `x`.
-/// [`Error`](crate::Error) lists the errors of the device.
+/// [`Error`](crate::Error) lists further errors, such as those of the GPU driver.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;

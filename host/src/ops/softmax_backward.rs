@@ -13,8 +13,8 @@ use kernels_gpu::softmax::online::SoftmaxParams;
 const OP: &str = "softmax_backward";
 
 /// Launch configurations by row length. Rows that do not fit in the registers of a block are read twice, by
-/// blocks of 512 threads. The forward pass uses 1024 threads. Here a thread reads two operands, `y` and `dy`,
-/// so it needs twice the registers and has twice the loads in flight.
+/// blocks of 512 threads. The forward pass uses 1024 threads. In the backward pass, a thread reads two
+/// operands, `y` and `dy`. It therefore needs twice the registers and has twice the loads in flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 /// A function that launches a kernel of this op.
@@ -30,14 +30,14 @@ const KERNELS: RowKernels<SoftmaxBackwardKernel> = RowKernels {
 /// Computes the gradient of [`softmax`](crate::softmax) from its result `y`: `dx = y * (dy - sum(dy * y))`
 /// over the last dimension.
 ///
-/// With `log`, `y` is the logarithm of the softmax and `dx = dy - exp(y) * sum(dy)`. In both cases, `dx` is
-/// computed in f32 and rounded once.
+/// If `log` is true, `y` is the logarithm of softmax, and `dx = dy - exp(y) * sum(dy)`. In both cases, `dx`
+/// is computed in f32 and rounded once.
 ///
-/// `y`, `dy` and `dx` have the same shape and dtype. All must be viewable as `[n, m, columns]` without a
-/// copy, with the same `n` and `m`. The bits of a row do not depend on the other rows.
+/// `y`, `dy` and `dx` have the same shape and dtype. These tensors must be viewable as `[n, m, columns]`
+/// without a copy, with the same `n` and `m`. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
-/// Same as [`softmax`](crate::softmax).
+/// Returns the errors of [`softmax`](crate::softmax).
 pub fn softmax_backward(
     device: &Device,
     y: View,

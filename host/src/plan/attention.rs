@@ -11,7 +11,7 @@ pub(crate) fn block_shape(blocks: u32, threads: u32) -> Launch {
     Launch::of([blocks, 1, 1], [threads, 1, 1])
 }
 
-/// The tensor, queries or keys, whose rows are divided into tiles. Each tile gets one block.
+/// The tensor whose rows are divided into tiles: queries or keys. One block processes each tile.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TiledRows {
     Queries,
@@ -19,8 +19,8 @@ pub(crate) enum TiledRows {
 }
 
 impl AttentionLayout {
-    /// Returns whether the call can use the specialized attention kernels. They support no mask, no softcap
-    /// and no very small scale, and require rows that can be read in 16-byte vectors.
+    /// Returns whether the call can use the specialized attention kernels. These kernels support no mask, no
+    /// softcap and no very small scale. The kernels also require rows that can be read in 16-byte vectors.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
@@ -32,8 +32,8 @@ impl AttentionLayout {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // The last tile of each packed sequence may be partly filled. The last tile of the padding after the
-        // last sequence may be partly filled too. Count one additional tile per sequence, and one for the
+        // The last tile of each packed sequence may be partly filled. So may the last tile of the padding
+        // after the last sequence. Count one additional tile per sequence, and one additional tile for the
         // padding.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),

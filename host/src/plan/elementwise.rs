@@ -10,10 +10,11 @@ use crate::operands::rows::{Operand, RowLayout};
 use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
-/// Columns per row if all operands are contiguous and the plan treats them as one sequence of elements.
+/// Number of columns per row if all operands are contiguous. The plan then ignores the shape and divides the
+/// elements into rows of this length.
 const RUN: u64 = 1 << 20;
-/// Maximum number of parts (16-byte packs or elements) per launch and per row. A kernel adds the
-/// number of its threads to the index of a part, and the sum then stays below 2^31.
+/// Maximum number of parts (16-byte packs or elements) per launch and per row. A kernel adds the number of
+/// its threads to the index of a part. With this limit, the sum stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
@@ -21,17 +22,17 @@ pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
     /// Extent of the first launch. [`Self::launch`] sets the parts.
     extent: Extent,
-    /// Total number of parts. A part is a 16-byte pack, or an element if the rows cannot be read in 16-byte
+    /// Total number of parts. A part is a 16-byte vector, or an element if the rows cannot be read in such
     /// vectors.
     parts: u64,
 }
 
 impl<const N: usize> Elementwise<N> {
     /// Checks that all operands have the dtype and shape of the first operand, and plans the launch. If all
-    /// operands are contiguous, the plan ignores their rows and treats them as one sequence of elements.
-    /// `keep_rows` prevents this, for example if a bias is added to each row.
+    /// operands are contiguous, the plan ignores their rows and treats the elements as one sequence. If
+    /// `keep_rows` is true, the plan always keeps the rows, for example because a bias is added to each row.
     ///
-    /// `aligned`: whether the tensors that are not among the operands, such as a bias, support 16-byte vector
+    /// `aligned` says whether tensors that are not among the operands, such as a bias, support 16-byte vector
     /// access.
     pub fn of(
         op: &'static str,
@@ -99,11 +100,13 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Calls `launch` with the place of a launch with `threads` threads per block, the kernel, and the extent
-    /// of the launch. The kernel is `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte
-    /// vectors. If there are no elements, nothing is launched.
+    /// Calls `launch` with three arguments: the kernel; a `LaunchSite` (device, stream, launch shape and
+    /// element type) with `threads` threads per block; and the extent of the launch. The kernel is
+    /// `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors. If there are no
+    /// elements, nothing is launched.
     ///
-    /// More than 2^30 parts need several launches. The extent tells a kernel which parts it processes.
+    /// More than 2^30 parts (16-byte packs or elements) need several launches. The extent tells a kernel
+    /// which parts it processes.
     pub fn launch<K: Copy>(
         &self,
         device: &Device,

@@ -12,20 +12,21 @@ pub(crate) type HeadKernel =
 
 /// The kernels of one op on queries and keys. A launch tries the kernels in the order of the fields.
 pub(crate) struct HeadKernels {
-    /// Kernels for heads of 64 or 128 columns. A thread has four columns in the first half of a head and the
-    /// corresponding four in the second half. It thus has both columns of every pair that `rotate_half`
-    /// combines.
+    /// Kernels for heads of 64 or 128 columns. A thread has four columns in the first half of a head, and the
+    /// corresponding four columns in the second half. The thread therefore has both columns of every pair
+    /// that `rotate_half` combines.
     pub halves: Option<HalfSplitKernels>,
     /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles
-    /// once and uses them for a query head and a key head.
+    /// once, and uses these angles for a query head and a key head.
     pub qk: Option<HeadKernel>,
-    /// Kernels in which a block keeps a row in registers, ordered by maximum row length. A row is all heads
-    /// of a token, or one long head.
+    /// Kernels in which a block keeps a row in registers. The kernels are ordered by maximum row length. A
+    /// row consists of all heads of a token, or of one long head.
     pub block: &'static [BlockKernel],
-    /// Kernel for heads of any length, without a norm. A thread loads the angles once and uses them for
-    /// queries and keys.
+    /// Kernel for heads of any length, without a norm. A thread loads the angles once, and uses these angles
+    /// for queries and keys.
     pub rotated: Option<HeadKernel>,
-    /// Kernels in which threads of one warp process a head, ordered by maximum head length.
+    /// Kernels in which the threads of one warp process a head. The kernels are ordered by maximum head
+    /// length.
     pub warp: &'static [WarpKernel],
     pub rows: HeadKernel,
     pub any: HeadKernel,
@@ -37,8 +38,8 @@ pub(crate) struct HeadKernels {
 
 /// Kernels in which a thread has four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// The kernels for 64 and for 128 columns. A kernel is `None` if the kernel would add squares in a
-    /// different order than the norm that the op reproduces.
+    /// The kernels for 64 and for 128 columns. An entry is `None` if its kernel would add squares in a
+    /// different order than the norm module whose results the op reproduces.
     pub kernels: [Option<HeadKernel>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,

@@ -1,7 +1,8 @@
 //! Launch plans for `rope` and `qk_norm_rope`, the ops on the heads of queries and keys.
 //!
 //! An op has several kernels, ordered from the fastest to the most general. A launch checks its operands and
-//! takes the first kernel that supports them. The block sizes were chosen on an H200 (`benches/results`).
+//! uses the first kernel that supports these operands. The block sizes were chosen on an H200
+//! (`benches/results`).
 use crate::launch::launch_override;
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
 use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, REDUCE_BYTES, Rotary, side_by_side};
@@ -19,7 +20,7 @@ const WARPS: u32 = 16 << 10;
 /// Minimum number of blocks per launch for the kernel `rotated`, which rotates heads of any length without a
 /// norm. With this number, a large GPU runs several waves of blocks.
 const BLOCKS: u32 = 1 << 10;
-/// Warps per block of the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
+/// Number of warps per block for the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
 const BLOCK_WARPS: u32 = 8;
 /// The checked operands of a launch.
 pub(crate) struct CheckedHeads {
@@ -29,7 +30,8 @@ pub(crate) struct CheckedHeads {
     pub dtype: Dtype,
     /// Number of batches, tokens per batch, and columns per head.
     pub extent: [i64; 3],
-    /// The device's launch override. Its fields replace the constants of this file.
+    /// The device's launch override (launch parameters set by the caller). Its fields replace the default
+    /// launch parameters, which are constants in this file.
     pub over: LaunchOverride,
 }
 
@@ -136,21 +138,23 @@ impl CheckedHeads {
         unsafe { (plan.kernel)(site, q, k, rotary, plan.p) }
     }
 
-    /// Returns the plan of the first kernel that supports these operands. A launch override can skip the
-    /// first kernels, so that tests and `tune` can run a later kernel.
+    /// Returns the plan of the first kernel that supports these operands. A launch override (launch
+    /// parameters set by the caller) can skip the first kernels. Tests and the tool `tune` use this to run a
+    /// later kernel.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
-    /// Minimum number of warps among which a launch divides the heads of all tokens. With few heads, a launch
-    /// may have fewer warps.
+    /// Minimum number of warps among which a launch divides the heads of all tokens. If there are few heads,
+    /// a launch may have fewer warps.
     fn warps(&self) -> u32 {
         self.over.parallelism.unwrap_or(WARPS)
     }
 
-    /// Returns the number of warps per block from the launch override, or `warps` if it has none.
+    /// Returns the number of warps per block from the launch override (launch parameters set by the caller).
+    /// If the override has no such number, returns `warps`.
     fn of_block(&self, warps: u32) -> u32 {
         self.over.threads.map_or(warps, |threads| threads / 32)
     }
@@ -166,9 +170,10 @@ impl CheckedHeads {
         self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
-    /// Returns whether the kernels that rotate all columns of a head can run. The call must rotate all
+    /// Returns whether the kernels that rotate all columns of a head can run. The call must either rotate all
     /// columns with angles from tables, or rotate no columns. The tensors must support access to four
-    /// elements at a time. The number of batches, a grid dimension, must be at most [`MAX_GRID_YZ`].
+    /// elements at a time. The number of batches must be at most [`MAX_GRID_YZ`], because it is a grid
+    /// dimension.
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
@@ -207,8 +212,8 @@ impl CheckedHeads {
         if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
-        // A warp reads angles, weights and biases once for all its heads. If there are many tokens, the
-        // launch has enough warps even if each warp gets many heads.
+        // A warp reads angles, weights and biases once for all its heads, so many heads per warp save reads.
+        // If there are many tokens, the launch has enough warps even with many heads per warp.
         let batch = together * (256 / p.dim);
         let max = self.present().map(|operand| operand.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
@@ -238,8 +243,8 @@ impl CheckedHeads {
         let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // This kernel can rotate a row only in two cases. Either columns that are one tile (`TILE` columns)
-        // apart use the same angles, or the row is a single head.
+        // This kernel can rotate a row only in two cases. In the first case, columns whose distance is one
+        // tile (`TILE` columns) use the same angles. In the second case, the row is a single head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()
@@ -258,8 +263,8 @@ impl CheckedHeads {
         let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
         let blocks = vec4s.div_ceil(512);
         let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
-        // A large block reads a longer contiguous range. Put several tokens in a block only if the launch
-        // then still has at least `BLOCKS` blocks.
+        // A block with several tokens reads a longer contiguous range of memory. Put several tokens in a
+        // block only if the launch still has at least `BLOCKS` blocks.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1]);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
@@ -273,8 +278,8 @@ impl CheckedHeads {
         // Number of heads of one token that a warp processes at the same time.
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
-        // A warp reads angles, weights and biases once for all its heads. If there are many tokens, the
-        // launch has enough warps even if each warp gets many heads.
+        // A warp reads angles, weights and biases once for all its heads, so many heads per warp save reads.
+        // If there are many tokens, the launch has enough warps even with many heads per warp.
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
         p.heads_per_warp = batch * batches.div_ceil(parts);
         p.warp_tasks = [q.heads, k.heads].map(|heads| heads.div_ceil(p.heads_per_warp));

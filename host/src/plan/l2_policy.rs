@@ -9,18 +9,19 @@ use crate::operands::rows::RowLayout;
 impl<const N: usize> RowLayout<N> {
     /// Returns the L2 policy for a launch that reads the rows of the operands `inputs` once.
     ///
-    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks reset their
-    /// cache lines to normal eviction priority after they have written their results. These blocks read half
-    /// as many bytes as L2 has. A quarter or all of L2 instead of half gives the same times
-    /// (docs/internals/launch-configuration.md).
+    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks of the
+    /// launch reset their cache lines to normal eviction priority after they have written their results.
+    /// Together, these last blocks read half as many bytes as L2 has. A quarter of L2, or all of L2, gives
+    /// the same times as half (docs/internals/launch-configuration.md).
     ///
-    /// Launches with thread block clusters use the default policy, because `evict_last` does not make them
-    /// faster.
+    /// Launches with thread block clusters use the default L2 policy, because `evict_last` does not make
+    /// these launches faster.
     pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> L2Policy {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
         let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
-        // Measurements showed a benefit only on Hopper. The CPU executor runs the same kernels as Hopper.
+        // Measurements showed a benefit of `evict_last` only on Hopper. The CPU executor has no compute
+        // capability, and uses the policy of Hopper.
         if device.capability().is_some_and(|(major, _)| major != 9) {
             return L2Policy::PLAIN;
         }
@@ -46,8 +47,9 @@ mod tests {
     fn the_last_half_of_l2_is_demoted() {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
-        // The CPU executor reports 4 KiB of L2, and the last 2 KiB of the inputs are demoted. A row has 512
-        // bytes. With one input, 2 KiB are four rows. With two inputs, they are two rows of each input.
+        // The CPU executor reports 4 KiB of L2, so the last 2 KiB of the inputs are demoted (reset to normal
+        // eviction priority). A row has 512 bytes. With one input, 2 KiB are four rows. With two inputs, 2
+        // KiB are two rows of each input.
         let l2_policy = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
             RowLayout::of("op", &device, [("x", &view), ("y", &view)])
@@ -88,7 +90,7 @@ mod tests {
 ";
     cuda_std::entry!(@only(sm_90) policies<T: [f32]>(out: *mut i64) => ());
 
-    /// Passes without a check if there is no GPU with L2 policies.
+    /// The test passes without a check if there is no GPU with L2 policies.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
         let recent = |device: &Device| device.capability() >= Some((9, 0));

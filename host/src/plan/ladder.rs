@@ -1,7 +1,8 @@
 //! Tables of launch configurations for row ops such as `softmax`.
 //!
-//! A table is called a ladder, and an entry a rung: threads per row, packs per thread, rows per block. A pack
-//! is a 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.
+//! A table is called a ladder, and an entry is called a rung. A rung has the threads per row, the packs
+//! (16-byte vectors) per thread, and the rows per block. [`Ladder::pick`] returns the first rung whose
+//! threads can keep the row in registers.
 use crate::launch::launch_override;
 use crate::library::library;
 use cuda_std::team::Team;
@@ -12,11 +13,11 @@ use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
 /// Launch configurations for rows of up to 128 packs (16-byte vectors), for all ops that keep a row in
-/// registers. Latency dominates the time of such short rows, so many threads share a row, and most keep only
-/// 2 packs.
+/// registers. Latency dominates the time of such short rows. Therefore many threads share a row, and most
+/// threads keep only 2 packs.
 ///
-/// Rows of 64 packs share a block of 128 threads instead of 64. With only two rows per block, the time would
-/// depend on how fast the GPU starts blocks.
+/// For rows of 64 packs, a block has 128 threads instead of 64. With 64 threads, a block would have only two
+/// rows, and the time would depend on how fast the GPU starts blocks.
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
@@ -31,12 +32,13 @@ const FEW_PACKS: &[Rung] = &[
 /// twice. For longer rows, each op has its own table.
 ///
 /// Most threads keep 4 packs, which puts enough loads in flight. The thread counts fit the row lengths of
-/// common models, so that no thread has unused packs. They were chosen on sm_90 with `tune` and `bench.py`
-/// (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75 and sm_80
-/// use the same table.
+/// common models, so that no thread has unused packs. The thread counts were chosen on sm_90 with the tools
+/// `tune` and `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md
+/// explains why sm_75 and sm_80 use the same table.
 ///
 /// The number of threads determines the order of the sums. Ops that use this table therefore give bitwise
-/// equal results for equal rows. For example, `add_rms_norm` equals an addition followed by `rms_norm`.
+/// equal results for equal rows. For example, `add_rms_norm` gives the same bits as an addition followed by
+/// `rms_norm`.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -51,24 +53,27 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
 ];
 
 /// Threads per row for the kernel that supports any layout, as pairs `(max_columns, threads)`. The first pair
-/// that fits the row applies. A thread reads 8 elements per step, or 4 in f32.
+/// whose `max_columns` is at least the row length applies. A thread reads 8 elements per step, or 4 elements
+/// in f32.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// Launch configurations for rows that are too long for `SHORT_ROWS` but fit in registers, for each
-/// architecture.
+/// Launch configurations per architecture, for rows that are too long for the table `SHORT_ROWS` but fit in
+/// registers.
 pub(crate) struct RegisterRungs {
-    /// Launch configurations for sm_75, with at most 512 threads per block. A Turing SM has 1024 threads, so
-    /// it runs two such blocks. While one block reduces its row, the other block can load a row.
+    /// Launch configurations for sm_75, with at most 512 threads per block. A Turing SM runs at most 1024
+    /// threads, so two blocks of 512 threads run at the same time. While the first block reduces its row, the
+    /// second block can load a row.
     pub sm75: &'static [Rung],
     /// Rungs for sm_80 and newer, and for the CPU executor.
     pub sm80: &'static [Rung],
-    /// Additional launch configurations for sm_90 and newer. In these, a thread block cluster shares a row.
+    /// Additional launch configurations for sm_90 and newer, in which the blocks of a thread block cluster
+    /// share a row.
     pub sm90: &'static [Rung],
 }
 
 /// Launch configurations for ops that read one operand, for rows of more than 2048 packs (16-byte vectors).
-/// Clusters process rows of up to 1 MiB.
+/// Thread block clusters process rows of up to 1 MiB.
 pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
@@ -90,9 +95,9 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
 };
 
 /// Launch configurations for ops that read two operands, for rows of more than 2048 packs (16-byte vectors).
-/// A thread keeps 4 packs of each operand, as many bytes as 8 packs of one operand. On sm_75 there are no
-/// such configurations, because the registers of 512 threads can keep no row of more than 2048 packs of two
-/// operands.
+/// A thread keeps 4 packs of each operand, which are as many bytes as 8 packs of one operand. On sm_75 there
+/// are no such configurations. A block on sm_75 has 512 threads, whose registers are too small for two rows
+/// of more than 2048 packs.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
@@ -102,8 +107,8 @@ pub(crate) struct Ladder {
     pub short: &'static [Rung],
     /// Rungs for longer rows that fit in registers.
     pub in_registers: RegisterRungs,
-    /// Maximum row length, in 16-byte packs, for a single block on architectures with thread block clusters.
-    /// A cluster processes longer rows.
+    /// Maximum row length, in packs (16-byte vectors), that a single block processes on architectures with
+    /// thread block clusters. A cluster processes longer rows.
     pub blocks_up_to: u32,
     /// Threads per block for rows that are too long for all launch configurations. The kernel reads such a
     /// row twice.
@@ -111,8 +116,8 @@ pub(crate) struct Ladder {
 }
 
 impl Ladder {
-    /// Returns the launch configuration for the rows of `layout`. The launch override of the device takes
-    /// precedence.
+    /// Returns the launch configuration for the rows of `layout`. If the device has a launch override (a
+    /// configuration set by the caller), returns the override.
     ///
     /// Fails with [`Error::Value`] if the launch override does not support these rows.
     pub fn pick<K: Copy, const N: usize>(
@@ -130,7 +135,7 @@ impl Ladder {
     }
 
     /// Returns the first launch configuration that supports the rows of `layout`. If the rows cannot be read
-    /// as 16-byte vectors, it selects the kernel for any layout.
+    /// in 16-byte vectors, the returned configuration selects the kernel for any layout.
     fn first<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         if !layout.vector {
             let team =
@@ -158,8 +163,8 @@ impl Ladder {
 }
 
 /// Returns the launch configuration `rung` if its threads can keep the rows of `layout` in registers on this
-/// architecture. If not, returns an error. `rung` comes from a launch override, so it has not been checked
-/// before.
+/// architecture. Otherwise returns an error. `rung` comes from a launch override (a configuration set by the
+/// caller), so no other code has checked it.
 fn expect_holds<K: Copy, const N: usize>(
     rung: Rung,
     op: &'static str,

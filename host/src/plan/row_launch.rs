@@ -4,8 +4,9 @@ use crate::library::LaunchSite;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Launch, Result, Stream};
 
-/// Calls `launch` with the place of a launch in which a team of threads processes each row of `layout`. If
-/// there are no rows, `launch` is not called. `carveout` is the shared memory carveout in percent.
+/// Calls `launch` with a `LaunchSite` (device, stream, launch shape and element type). In the launch, a team
+/// (threads that share a row) processes each row of `layout`. If there are no rows, `launch` is not called.
+/// `carveout` is the shared memory carveout in percent.
 pub(crate) fn launch_rows<const N: usize>(
     op: &'static str,
     device: &Device,

@@ -1,8 +1,8 @@
 //! Launch plans for the norm kernels that read four elements (a vec4) at a time: kernel, threads, shared
 //! memory and parameters.
 //!
-//! A tile is the part of a row that one warp reads per step, see [`TILE`]. A norm passes over a row more than
-//! once. Between the passes, the row stays in registers or in shared memory.
+//! A tile is the part of a row that one warp reads per step: [`TILE`] columns. A norm reads each row in more
+//! than one pass. Between the passes, the row stays in registers or in shared memory.
 use crate::launch::launch_override;
 use cuda_std::row::Rows;
 use cuda_std::vec4::TILE;
@@ -29,22 +29,24 @@ pub enum Norm {
 
 choices! { Norm: Rms, Layer; }
 
-/// Threads per row. With one warp per row, the kernels add the columns in the same order as torch's kernel.
+/// Threads per row. With one warp per row, the oxiwarp kernels add the columns in the same order as torch's
+/// norm kernel.
 const TEAM_THREADS: u32 = 32;
 /// Rows per block if they fit in shared memory. The rows of a block do not depend on each other, so more rows
-/// per block would have no advantage. With larger blocks, fewer SMs would be busy in the last wave.
+/// per block have no advantage. More rows per block have a disadvantage: with larger blocks, fewer SMs are
+/// busy in the last wave.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
-/// Shared memory carveout in percent for kernels that stage rows in shared memory. The other part of the
-/// memory is L1, which caches scales and shifts. With a carveout of 100 % and 5120 columns, every row loaded
-/// scales and shifts from L2.
+/// Shared memory carveout in percent for kernels that stage rows in shared memory. The rest of the SM's
+/// memory is L1, which caches scales and shifts. With a carveout of 100 %, L1 was too small at 5120 columns:
+/// every row loaded its scales and shifts from L2.
 const CARVEOUT: u32 = 57;
-/// Shared memory carveout in percent if one block shares each row. Fewer rows are then in shared memory at
-/// once. This value was the fastest at 2048, 3072 and 5120 columns.
+/// Shared memory carveout in percent if the warps of a block share one row. Fewer rows are then in shared
+/// memory at once than with one row per warp. This value was the fastest at 2048, 3072 and 5120 columns.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
-/// Shared memory carveout in percent for two kinds of kernels. One keeps a row in the registers of a warp.
-/// The other keeps a row in the registers of a block and also in shared memory.
+/// Shared memory carveout in percent for two kinds of kernels. The first kind keeps a row in the registers of
+/// a warp. The second kind keeps a row in the registers of a block and also in shared memory.
 ///
 /// Kernels that use shared memory only for the reduction across warps do not set a carveout.
 const CARVEOUT_IN_REGISTERS: u32 = 30;
@@ -60,25 +62,28 @@ pub(crate) struct NormLaunch {
     pub form: OperandForm,
     /// See [`NormParams::round_each`].
     pub round_each: bool,
-    /// Number of rows that a kernel stages in shared memory to compute one output row.
+    /// Number of input rows that a kernel stages in shared memory to compute one output row.
     pub staged_vec4: u32,
 }
 
-/// How a kernel reads its rows, and where it keeps a row between two passes. Kernels are compiled for a type
-/// of the trait [`Access`](cuda_std::vec4::Access). Each type has a variant here.
+/// How a kernel reads its rows, and where it keeps a row between two passes. Each kernel is compiled for one
+/// type that implements the trait [`Access`](cuda_std::vec4::Access). This enum has one variant per type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// One element at a time.
     Scalar,
     /// Four elements at a time.
     Vectorized,
-    /// Whole tiles of 128 columns. Each warp keeps its row in shared memory between two passes.
+    /// The row consists of whole tiles of 128 columns. Each warp has its own row, and keeps it in shared
+    /// memory between two passes.
     WholeTiles,
-    /// Whole tiles of 128 columns. Each block keeps its row in shared memory between two passes.
+    /// The row consists of whole tiles of 128 columns. Each block has one row, and keeps it in shared memory
+    /// between two passes.
     BlockTiles,
-    /// Rows with this number of tiles. One warp keeps its row in registers.
+    /// The row consists of this number of tiles (of 128 columns). One warp keeps the row in registers.
     WarpRegisters(u32),
-    /// Rows with four times this number of tiles. The four warps of a block keep its row in registers.
+    /// The row consists of four times this number of tiles (of 128 columns). The four warps of a block keep
+    /// the row in registers.
     BlockRegisters(u32),
     /// Like [`Self::BlockRegisters`], and the row is also staged in shared memory.
     BlockRegistersStaged(u32),
@@ -107,11 +112,11 @@ impl Access {
     /// whole tiles. Measured on an H200:
     ///
     /// - Kernels that keep rows in the registers of a warp or a block are always faster.
-    /// - A block that keeps its row in shared memory is faster for rows of 4096 columns or more. It is also
-    ///   faster from 2048 columns on if there are at most 16,384 rows.
+    /// - A block that keeps its row in shared memory is faster for rows of 4096 columns or more. Such a block
+    ///   is also faster for rows of 2048 columns or more if there are at most 16,384 rows.
     ///
     /// With few rows, the last wave of blocks dominates the time. With many rows, the fixed cost of each row
-    /// dominates, and it is smaller if one warp processes a row.
+    /// dominates. This cost is smaller if only one warp processes a row.
     fn is_faster<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         match self {
             Self::BlockTiles => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
@@ -135,29 +140,31 @@ pub(crate) struct TileKernel<K> {
     pub kernel: K,
     /// The kernel's access, which determines the rows that it supports.
     pub access: Access,
-    /// The form of the operands that the kernel supports: which operands are present, and their dtypes.
-    /// `None` means that the kernel supports all forms.
+    /// The operands that the kernel supports: which operands are present, and their dtypes. `None` means that
+    /// the kernel supports all combinations.
     pub form: Option<OperandForm>,
 }
 
-/// The vec4 kernels of one op. `K` is the type of the function that launches a kernel.
+/// The kernels of one op that read four elements (a vec4) at a time. `K` is the type of the function that
+/// launches a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct NormKernels<K: 'static> {
     /// Kernel for any layout.
     pub any: K,
-    /// Kernel for rows of whole tiles, which it keeps in shared memory between two passes. `None` if `any`
-    /// also does this.
+    /// Kernel for rows that consist of whole tiles (of 128 columns). The kernel keeps a row in shared memory
+    /// between two passes. `None` if the kernel `any` also processes such rows.
     pub whole: Option<K>,
-    /// Kernels for some of the rows of whole tiles. The first kernel that supports a row is used. A kernel
-    /// for a single form of the operands needs fewer registers, so it comes first.
+    /// Kernels for some lengths of rows that consist of whole tiles (of 128 columns). A launch uses the first
+    /// kernel that supports its rows. A kernel for a single [`OperandForm`] (dtypes and presence of operands)
+    /// needs fewer registers, so it comes first.
     pub special: &'static [TileKernel<K>],
-    /// Shared memory carveout for rows of whole tiles in shared memory, in percent. `None` leaves it to the
-    /// driver.
+    /// Shared memory carveout in percent, for kernels that keep rows in shared memory. With `None`, the
+    /// driver chooses the carveout.
     pub carveout: Option<u32>,
 }
 
 impl<K: Copy> NormKernels<K> {
-    /// Returns a set of two kernels: one for any layout, and one for rows of whole tiles.
+    /// Returns a set of two kernels: one for any layout, and one for rows that consist of whole tiles.
     pub const fn of(any: K, whole: K) -> Self {
         Self { any, whole: Some(whole), special: &[], carveout: Some(CARVEOUT) }
     }
@@ -177,8 +184,8 @@ pub(crate) struct Vec4Launch<K> {
 }
 
 impl<K: Copy> Vec4Launch<K> {
-    /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, it stays there
-    /// between two passes. Fails if `eps` is negative or not finite.
+    /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, the kernel
+    /// keeps it there between two passes. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,
@@ -203,9 +210,9 @@ impl<K: Copy> Vec4Launch<K> {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // The general kernel branches at run time on the dtype and layout of its operands. If it also
-        // processes rows of whole tiles, specialized kernels are at least as fast, so `is_faster` need not
-        // decide.
+        // The general kernel branches at run time on the dtype and layout of its operands. If the op has no
+        // separate kernel for rows of whole tiles, specialized kernels compete only with this general kernel.
+        // They are at least as fast, so `is_faster` need not decide.
         let looks_up = kernels.whole.is_none();
         let special = |first| {
             let takes = move |kernel: &&TileKernel<K>| {
@@ -251,8 +258,8 @@ impl<K: Copy> Vec4Launch<K> {
         Ok(Self { params, kernel, rung, carveout })
     }
 
-    /// Calls `launch` with the planned kernel and the place of the launch. If there are no rows, `launch` is
-    /// not called.
+    /// Calls `launch` with the planned kernel and a `LaunchSite` (device, stream, launch shape and element
+    /// type). If there are no rows, `launch` is not called.
     pub fn launch<const N: usize>(
         &self,
         op: &'static str,

@@ -1,12 +1,12 @@
 //! Activation functions: values, or values and derivatives, for the elements of a pack (a 16-byte vector).
 //!
-//! A kernel receives the function as an argument, so that one kernel serves all functions. All threads take
-//! the same branch on the function, so that warps do not diverge.
+//! A kernel receives the function as an argument, so that one kernel serves all functions. All threads of a
+//! launch have the same function and take the same branch, so warps do not diverge.
 //!
-//! Rounding follows torch. A function that torch computes in one kernel, such as GELU, is computed in f32
-//! with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounded once. A function that models
-//! write as a chain of torch operators, such as `x * sigmoid(1.702 * x)`, is rounded to the element type
-//! after each operator.
+//! Rounding follows torch. torch computes some functions, such as GELU, in one kernel. This module computes
+//! these functions in f32 with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounds once.
+//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a chain of torch operators. This module
+//! rounds the result of each operator to the element type.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -23,7 +23,8 @@ use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one
 pub struct Function {
     /// The function: [`Function::GELU`] or another constant of this type.
     pub kind: u32,
-    /// Linear coefficient of [`Function::SIGMOID`]. 0 for functions that [`Function::once`] does not replace.
+    /// Linear coefficient of [`Function::SIGMOID`]. It is 0 for functions that [`Function::once`] returns
+    /// unchanged.
     pub linear: f32,
     /// Cubic coefficient of [`Function::SIGMOID`].
     pub cubic: f32,
@@ -35,14 +36,14 @@ pub struct Function {
 const INV_SQRT_2_PI: f32 = 0.398_942_3;
 
 impl Function {
-    /// `x / 2 * (1 + erf(x / sqrt(2)))`, aten's GELU, with the `erff` of CUDA up to 13.1.
+    /// aten's GELU: `x / 2 * (1 + erf(x / sqrt(2)))`, computed with the `erff` of CUDA 13.1 and older.
     pub const GELU: u32 = 0;
-    /// As [`Function::GELU`], with the `erff` of CUDA 13.2 and newer.
+    /// aten's GELU: `x / 2 * (1 + erf(x / sqrt(2)))`, computed with the `erff` of CUDA 13.2 and newer.
     pub const GELU_CUDA_13_2: u32 = 1;
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`: aten's GELU with approximate="tanh".
     pub const GELU_TANH: u32 = 2;
-    /// The formula of [`Function::GELU_TANH`], rounded after each operator: transformers'
-    /// `NewGELUActivation`.
+    /// The formula of [`Function::GELU_TANH`], rounded to the element type after each operator. transformers'
+    /// `NewGELUActivation` computes this formula.
     pub const GELU_NEW: u32 = 3;
     /// `x / 2 * (1 + tanh(0.7978845608 * x * (1 + 0.044715 * x * x)))`, rounded after each operator:
     /// transformers' `FastGELUActivation`.
@@ -81,7 +82,8 @@ impl Function {
         Self { kind, ..self }
     }
 
-    /// Computes the function for a pack of type `T`, with the same intermediate roundings as torch.
+    /// Computes the function for a pack (16-byte vector) of type `T`, with the same intermediate roundings as
+    /// torch.
     #[inline(always)]
     pub(crate) fn exact<T: Elem>(self, x: RoundedVec<T>) -> RoundedVec<T> {
         match self.kind {
@@ -99,7 +101,8 @@ impl Function {
         }
     }
 
-    /// Computes a function that [`once`](Self::once) returned, in f32. The caller rounds the result.
+    /// Computes this function in f32. The function must be a result of [`once`](Self::once). The caller
+    /// rounds the values.
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
@@ -115,7 +118,8 @@ impl Function {
         if x <= self.threshold { 0.0 } else { x }
     }
 
-    /// Computes the values and the derivatives of a function that [`once`](Self::once) returned, in f32.
+    /// Computes the values and the derivatives of this function in f32. The function must be a result of
+    /// [`once`](Self::once).
     #[inline(always)]
     pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         match self.kind {
@@ -174,8 +178,8 @@ fn gelu_tanh(x: f32) -> f32 {
     (0.5 * x) * (1.0 + tanh(inner))
 }
 
-/// Rounds the elements of `lanes` to `T` and converts them back to f32. A torch operator rounds in the same
-/// way when it writes its output as `T`.
+/// Rounds the elements of `lanes` to `T` and converts them back to f32. A torch operator whose output has
+/// type `T` rounds its results in this way.
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))

@@ -1,12 +1,14 @@
-//! Activation functions for 16-bit types. They take half as many instructions as CUDA's library functions,
-//! because bf16 results have only 8 significant bits (f16: 11) instead of f32's 24.
+//! Activation functions for 16-bit types. They take half as many instructions as CUDA's library functions.
+//! Their accuracy is lower but sufficient: a bf16 result has only 8 significant bits and an f16 result 11,
+//! while f32 has 24.
 //!
 //! The bf16 functions return the same bits as CUDA's library for all 65,536 inputs. The test
 //! `every_value_has_the_bits_of_the_library` checks this on the CPU, and
 //! `tests/python/ops/test_activation.py` on a GPU.
 //!
-//! An exact f16 result needs three more significant bits. Of these functions, only [`tanh`] is accurate
-//! enough for f16, because its callers add 1 before they round.
+//! An f16 result has three more significant bits than a bf16 result. Of the functions of this module, only
+//! [`tanh`] is accurate enough for f16. Its callers add 1 to its result before they round, so a small
+//! absolute error is sufficient.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
@@ -19,11 +21,14 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
     T::NEG_INFINITY.to_bits() == 0xff80
 }
 
-/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, the relative error of
-/// this value is large. This is harmless, because GELU adds 1 to the value. For `|x|` below 1.4, `p` is
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` for a bf16 `x`.
+///
+/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, the computed `erf` has a
+/// large relative error. This error is harmless, because GELU adds 1 to `erf`. For `|x|` below 1.4, `p` is
 /// fitted to the exact `erf`. From 1.4 on, `p` is fitted to CUDA's `erff`
 /// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there the errors of `erff` change the
-/// rounded result. An error of 2 ulp in `2^...`, the bound of `ex2.approx`, changes no result.
+/// rounded result. The instruction `ex2.approx` computes `2^...` with an error of at most 2 ulp, which
+/// changes no result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [

@@ -14,19 +14,19 @@ use super::rounded_chain::RoundedVec;
 /// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// Cache hint of all loads: coherent (`ld.global`). ptxas never moves a coherent load before
-/// `griddepcontrol.wait`, which waits for earlier launches. These kernels therefore need no barrier after the
-/// wait (`Overlap::Plain`).
+/// Cache hint of all loads of this module. It selects coherent loads (`ld.global`). ptxas never moves a
+/// coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches. The
+/// element-wise kernels therefore need no compiler barrier after this instruction (`Overlap::Plain`).
 const LOAD: Load = Load::Default;
 
-/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, it is the number of blocks
-/// that fill the 1024 threads of an SM. On newer GPUs, it is `wanted`.
+/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, this number of blocks has 1024
+/// threads, the maximum per SM. On newer GPUs, the function returns `wanted`.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor that the host sets, for dividends below 2^31. A division by this divisor takes one
-/// multiplication and one shift instead of an integer division.
+/// A divisor for dividends below 2^31. The host computes a factor and a shift for it. A kernel then divides
+/// with a multiplication, an addition and a shift instead of an integer division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -117,8 +117,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     }
 
     /// Returns the position of the thread's element `i`, or `None` if this position is past the end of the
-    /// launch's range. This method requires `VECTOR == false`, because the launch then counts single
-    /// elements.
+    /// launch's range. The method requires `VECTOR == false`, so that each part of the launch's [`Extent`] is
+    /// one element.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];
@@ -128,8 +128,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// Loads the thread's elements of an operand. Elements past the end are 0.
     ///
     /// # Safety
-    /// `rows` contains every row that the launch covers, and no thread writes these rows. If `VECTOR`, `rows`
-    /// allows 16-byte accesses (`Rows::is_vector`).
+    /// `rows` contains every row that the launch covers, and no thread writes these rows. If `VECTOR` is
+    /// true, `rows` allows 16-byte accesses (`Rows::is_vector`).
     #[inline(always)]
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
@@ -180,14 +180,14 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// Stores the thread's elements of an operand. Elements past the end are not stored.
     ///
     /// # Safety
-    /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR`, `rows`
-    /// allows 16-byte accesses (`Rows::is_vector`).
+    /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR` is true,
+    /// `rows` allows 16-byte accesses (`Rows::is_vector`).
     #[inline(always)]
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
             // SAFETY: the caller passes 16-byte aligned rows that contain this pack. Only this thread writes
-            // it.
+            // this pack.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
@@ -239,7 +239,8 @@ impl<T: Elem> Bias<T> {
         self.0.map_or(vector_pack, |bias| vector_pack.plus(RoundedVec::of(bias)))
     }
 
-    /// Returns `pack` plus the bias in f32. If `round`, the sum is rounded to `T`.
+    /// Returns `pack` (a 16-byte vector) plus the bias, in f32. If `round` is true, the sum is rounded to
+    /// `T`.
     #[inline(always)]
     pub fn added(&self, pack: Pack<T>, round: bool) -> T::F32Vec {
         let lanes = pack.lanes();

@@ -9,14 +9,14 @@ use cuda_std::prelude::*;
 use super::approx16;
 use super::constants::{BETA, KAPPA, QUICK};
 
-/// Returns `x / (1 + e^-y)` in f32, for a caller that rounds it to `T`. An IEEE division takes as many
+/// Returns `x / (1 + e^-y)` in f32. The caller rounds the result to `T`. An IEEE division takes as many
 /// instructions as all other operations of this function. 16-bit types therefore use [`quotient`], which
 /// returns the same 16-bit result.
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
-    // `quotient` needs a divisor whose reciprocal is a normal number. For `y` of at most -86, the divisor
-    // `1 + e^-y` is too large.
+    // `quotient` needs a divisor whose reciprocal is a normal number. If `y` is -86 or less, the divisor
+    // `1 + e^-y` can be too large for `quotient`.
     let mut plain = size_of::<T>() == 2;
     for i in 0..T::F32Vec::LEN as usize {
         plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);

@@ -1,8 +1,9 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head that the
-//! kernels in `warp` do not support, because it has more than 256 columns or is not aligned. The rows of a
-//! token are consecutive, so that the angles of the token are in L1 after its first row.
+//! kernels in `warp` do not support, because the head has more than 256 columns or is not aligned. The rows
+//! of a token have consecutive numbers. After the first row of a token, the RoPE angles of the token are
+//! therefore in L1.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the second column of
 //! each pair again. These columns are in L1, because another thread of the team has loaded them before.
@@ -45,7 +46,8 @@ impl<T: Elem> HeadRow<T> {
     /// the end of the row are read as zero.
     ///
     /// # Safety
-    /// `at` is a column of the row. The row is readable, with the alignment that `A` requires.
+    /// `at` is a column of the row. The row is readable, with the alignment that the access type `A`
+    /// requires.
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
@@ -84,8 +86,8 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
-        // SAFETY: `at` and the second column of its pair are columns of the row. The angle is read only if
-        // RoPE rotates this token and this column.
+        // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The angle is read only
+        // if RoPE rotates this token and this column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -102,9 +104,9 @@ impl<T: Elem> HeadRow<T> {
 /// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, except that any head dimension is
-/// permitted and `A` determines the required alignment. Heads that are normalised together are contiguous in
-/// memory.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions: any head
+/// dimension is permitted, and the access type `A` determines the required alignment. Heads that are
+/// normalised together are contiguous in memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,
@@ -117,7 +119,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the caller passes operands that the host checked. If the team has no row, `x` gets 0 columns.
+    // SAFETY: the caller passes operands that the host checked. If the team (threads that share a row) has no
+    // row, `x` gets 0 columns.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -130,7 +133,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
             }
             continue;
         }
-        // SAFETY: the caller passes operands that the host checked. No other team writes this row.
+        // SAFETY: the caller passes operands that the host checked. Only the calling team (the threads that
+        // share this row) writes this row.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),
@@ -141,8 +145,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
-            // SAFETY: `at` and the second column of its pair are columns of the row. The branch ensures that
-            // RoPE rotates this token and this column.
+            // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The branch ensures
+            // that RoPE rotates this token and this column.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

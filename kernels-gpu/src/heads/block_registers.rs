@@ -1,5 +1,5 @@
-//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates either all columns, in interleaved pairs
-//! (adjacent columns), or no column.
+//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates either all columns or no column. The rotated
+//! pairs are interleaved: each pair has two adjacent columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
 //! block processes the query row and the key row of a token, so that both rows use the same angles from L1.
@@ -31,12 +31,12 @@ pub const TILE: u32 = LEN * TEAM;
 /// # Safety
 /// The safety conditions of [`head_rows`](super::block::head_rows) apply. In addition:
 ///
-/// - A block has a team of [`TEAM`] threads for the queries and a team for the keys, if both are present. The
-///   grid is `[tokens, 1, batches]`.
+/// - A block has one team of [`TEAM`] threads for the query row and one team for the key row. If queries or
+///   keys are absent, the block has no team for them. The grid is `[tokens, 1, batches]`.
 /// - Rows have at most `IN_REGISTERS` tiles of [`TILE`] columns, and permit 16-byte accesses.
-/// - `rotary` rotates all columns in interleaved pairs, or none.
-/// - If columns are rotated, a tile contains a whole number of heads with equal angles, or the row is one
-///   head.
+/// - `rotary` rotates either all columns, in interleaved pairs, or no column.
+/// - If columns are rotated, the row is one head, or each tile contains a whole number of heads with equal
+///   angles.
 #[inline(always)]
 pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     q: HeadsOperand,
@@ -48,7 +48,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the caller passes operands that the host checked. No other team writes this row.
+    // SAFETY: the caller passes operands that the host checked. Only the calling team (the threads that share
+    // this row) writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
@@ -118,7 +119,7 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
 
     /// Returns the reciprocal RMS of the row, with the summation order of torch's fused RMSNorm: see
     /// [`FusedRms`](crate::norm::reduce::team::FusedRms). All threads of the block must call this function,
-    /// because it synchronizes the block.
+    /// because this function synchronizes the block.
     #[inline(always)]
     fn stats(&self, memory: &mut SharedMemory, cols: TeamCols, how: HeadNormArg) -> Stats {
         let mut sums = [0.0; 2];

@@ -28,24 +28,25 @@ impl Affine4 {
     pub const NONE: Self = Self { weight: [1.0; 4], bias: [-0.0; 4] };
 }
 
-/// A norm of queries and keys. The type [`AsItIs`] means that there is no norm.
+/// A norm of queries and keys. The type [`AsItIs`] implements this trait for kernels without a norm.
 pub(crate) trait HeadNorm: Copy {
-    /// `true` if kernels with this norm can compute RoPE angles from frequencies. It is true only for kernels
-    /// without a norm, because the code of sine and cosine is large.
+    /// `true` if kernels with this norm can compute RoPE angles from frequencies. The code of sine and cosine
+    /// is large, so only kernels without a norm contain it.
     const MAKES_ANGLES: bool;
     /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads. The lanes of `group`
     /// share each head.
     ///
-    /// `x[head][tile]` is this lane's vector of four columns: vector number `rank + tile * width` of the
-    /// head. Vectors past the end of a head are zero.
+    /// A group has `width` lanes, and `rank` is the index of a lane in its group. `x[head][tile]` is this
+    /// lane's vector of four columns: vector number `rank + tile * width` of the head. Vectors past the end
+    /// of a head are zero.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
         x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS];
-    /// Returns the statistics of the row that the calling thread shares with its team. All threads of the
-    /// block must call this function.
+    /// Returns the statistics of the row that the calling thread's team (threads that share a row) processes.
+    /// All threads of the block must call this function.
     fn of_row<T: Elem, A: Access>(
         row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
@@ -119,8 +120,9 @@ impl HeadNorm for Layer {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS] {
-        // torch's LayerNorm kernel uses four warps per row. Each tile of a head has the elements of one torch
-        // warp. A torch warp without a tile has no elements.
+        // torch's LayerNorm kernel uses four warps per row. Each tile (one vector of four columns per lane)
+        // of a head has the elements of one torch warp. If a head has fewer than four tiles, the remaining
+        // torch warps have no elements.
         let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
             let mut heads = [Welford::EMPTY; HEADS];

@@ -48,7 +48,7 @@ impl HalvesNorm for AsItIs {
 }
 
 /// RMSNorm with one of two summation orders: torch's fused kernel, or `x.float().pow(2).mean(-1)`. Use the
-/// order of `mean` only for heads of 128 columns, because torch sums shorter rows in a different order.
+/// second order only for heads of 128 columns, because torch sums shorter rows in a different order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -57,15 +57,16 @@ impl HalvesNorm for Rms {
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
-            // Branch for each head. If one branch served all heads, the compiler would first unpack the
-            // elements of all heads.
+            // Branch once per head. With one branch for all heads, the compiler would convert the elements of
+            // all heads to f32 before it computes the sums.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
                 pair(x[head], |[a, b, c, d]| a * a + b * b + c * c + d * d)
             };
         }
-        // All heads take a shuffle step together, which hides its latency.
+        // Each shuffle step is executed for all heads before the next step, to hide the latency of the
+        // shuffles.
         if DIM > 64 {
             sums = with_lane(sums, 8);
         }

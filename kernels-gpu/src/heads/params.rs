@@ -10,7 +10,7 @@ use crate::norm::affine::Affine;
 pub struct HeadNormArg {
     /// Value added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
-    /// Summation order of RMSNorm. 1: torch's fused kernel (`torch.nn.RMSNorm`). 0:
+    /// Summation order of RMSNorm. 1: the order of torch's fused kernel (`torch.nn.RMSNorm`). 0: the order of
     /// `x.float().pow(2).mean(-1)`.
     pub fused: u32,
     /// 1: RMSNorm rounds `x / rms` to the element type before it multiplies by the weight. 0: it does not
@@ -25,15 +25,15 @@ pub struct HeadNormArg {
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     /// Table of cosines. For [`Rotary::COMPLEX`], cosines and sines alternate in this table. For
-    /// [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], it contains f32 frequencies.
+    /// [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table contains f32 frequencies.
     pub cos: Heads,
     /// Sines. For [`Rotary::POSITIONED`]: f32 positions. Not used for [`Rotary::COMPLEX`] and
     /// [`Rotary::COUNTED`].
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
-    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after
-    /// them.
+    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after these
+    /// tokens.
     pub tokens: u32,
     /// Number of rotated columns per head, which is even. RoPE does not change the columns from `dim` on.
     pub dim: u32,
@@ -122,8 +122,8 @@ pub struct HeadParams {
     pub warp_tasks: [u32; 2],
     /// Number of blocks per token. Only `warp` uses it.
     pub blocks: u32,
-    /// Number of tiles of a row that are staged in shared memory. Only the kernels in the module `block` use
-    /// this field.
+    /// Number of tiles of a row that are staged in shared memory. A tile has four columns per thread. Only
+    /// the kernels in the module `block` use this field.
     pub staged: u32,
 }
 
@@ -132,7 +132,8 @@ pub struct HeadParams {
 pub const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
 impl HeadParams {
-    /// Returns the bytes of shared memory in which a block of this size stages its rows of element type `T`.
+    /// Returns the bytes of shared memory in which a block stages its rows of element type `T`. The block has
+    /// `teams` teams of `team` threads, and the threads of a team share one row.
     pub const fn staged_bytes<T>(&self, [team, teams, _]: [u32; 3]) -> u32 {
         self.staged * teams * team * 4 * size_of::<T>() as u32
     }

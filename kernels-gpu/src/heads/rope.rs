@@ -10,8 +10,9 @@ use super::rope_angles::Angles;
 use crate::norm::operand::zip;
 
 impl Rotary {
-    /// Rotates `x`, the four columns from `column` on. For half-split pairs, `partners` has the other column
-    /// of each pair. For interleaved pairs, `x` has both columns of each pair, and `partners` is not used.
+    /// Rotates `x`, the four columns from `column` on. For half-split pairs (columns `dim / 2` apart),
+    /// `partners` has the other column of each pair. For interleaved pairs (adjacent columns), `x` has both
+    /// columns of each pair, and `partners` is not used.
     #[inline(always)]
     pub(crate) fn rotate_vec4<T: Elem>(
         &self,
@@ -92,8 +93,8 @@ impl Rotary {
     }
 }
 
-/// For two interleaved pairs `[a, b, c, d]`, returns the other column of each pair. This value is negated for
-/// `a` and `c`, the first columns of the pairs.
+/// Takes two interleaved pairs `(a, b)` and `(c, d)`. Returns the other column of its pair for each column.
+/// This value is negated for `a` and `c`, the first columns of the pairs.
 #[inline(always)]
 pub(crate) fn interleaved_partners([a, b, c, d]: [f32; 4]) -> [f32; 4] {
     [-b, a, -d, c]

@@ -64,8 +64,8 @@ impl Rotary {
     }
 
     /// Returns the angles of several vectors of four columns, which start at `columns`. RoPE rotates these
-    /// columns. If the kernel computes the angles, the field `cos` of the result contains frequencies
-    /// instead.
+    /// columns. If the kernel computes the angles itself, the field `cos` of the result contains frequencies
+    /// instead of cosines.
     ///
     /// The function branches on the layout of the tables once for all vectors, so that all loads are in
     /// flight together.
@@ -81,8 +81,8 @@ impl Rotary {
     ) -> [Angles; VEC4S] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
-            // This is the most frequent layout of the tables. Its entries need no conversion, so the kernel
-            // continues while the loads are in flight.
+            // `WIDE` tables are the most frequent layout. Without `conjugate`, their entries need no
+            // conversion. The kernel therefore does not wait for the loads here.
             // SAFETY: the caller passes tables with the layout of the fields, and columns that RoPE rotates.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }

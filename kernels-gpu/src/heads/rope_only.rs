@@ -1,8 +1,8 @@
 //! RoPE without a norm, for heads whose columns are all rotated in interleaved pairs (adjacent columns).
 //!
 //! A thread rotates the same four columns of a query head and of the key head with the same index. It loads
-//! the angles once for both heads. This kernel is fast for long heads, and if each head has its own angles.
-//! In the second case, the tables are most of the memory traffic.
+//! the angles once for both heads. This kernel is fast for long heads. It is also fast if each head has its
+//! own angles, because the tables of angles are then most of the memory traffic.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -16,8 +16,8 @@ use crate::layout::heads::{Heads, Token, divide, put_vec4_at, vec4_at};
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, except that any head dimension is
 /// permitted. `rotary` rotates all columns in interleaved pairs, with angles from tables.
 ///
-/// The grid is `[groups of tokens, blocks per token, batches]`. The y dimension of a block has one index per
-/// token of a group.
+/// The grid is `[groups of tokens, blocks per token, batches]`. A block processes one group of tokens, and
+/// the y index of a thread selects the token in this group.
 #[inline(always)]
 pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =

@@ -31,13 +31,15 @@ impl Group {
         all(all(all(all(wide, 8), 4), 2), 1)
     }
 
-    /// Returns the sum of each value over the group, with the same bits in all lanes.
+    /// Returns the sum of each value over the group (the lanes that share a head), with the same bits in all
+    /// lanes.
     #[inline(always)]
     pub fn sum<const N: usize>(&self, values: [f32; N]) -> [f32; N] {
         self.reduce(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
     }
 
-    /// Returns the sum of `values` over the group, in torch's order for rows of fewer than 128 columns.
+    /// Returns the sum of `values` over the group (the lanes that share a head), in torch's order for rows of
+    /// fewer than 128 columns.
     ///
     /// torch sums such a row with one warp, whose thread `t` has the columns `t`, `t + 32`, and so on. Each
     /// thread adds its columns in ascending order. Then the warp adds threads that are 16, 8, 4, 2 and 1

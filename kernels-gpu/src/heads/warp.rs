@@ -29,7 +29,7 @@ use crate::norm::reduce::team::TeamCols;
 /// - all these tensors are accessible as aligned vectors of four elements;
 /// - each `y` overlaps no other operand.
 ///
-/// The grid has a warp for each [`WarpTask`].
+/// The grid has one warp for each [`WarpTask`] (the heads that one warp processes).
 #[inline(always)]
 pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -60,10 +60,11 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 
 /// State of the calling lane while its warp processes heads.
 ///
-/// The lanes of a group share a head. A warp has one or two groups. A tile of a head has four columns per
-/// lane of the group.
+/// The lanes of a warp form one or two groups, and the lanes of a group share a head. A tile of a head has
+/// four columns per lane of the group.
 struct WarpHeads<T, N, const TILES: usize> {
-    /// Pointers to column 0 of the group's current head, in the input (`x`) and in the output (`y`).
+    /// Pointers to column 0 of the current head of the group (the lanes that share a head). `x` points to the
+    /// input, and `y` to the output.
     x: *const T,
     y: *mut T,
     /// The index of the group's current head.
@@ -134,15 +135,17 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Returns whether this lane has columns in tile `tile` of the group's next head number `nth`. Number 0
-    /// is the group's current head. The result is false if the warp does not have this head.
+    /// Returns whether this lane has columns in tile `tile` of head `nth`. The current head of the group (the
+    /// lanes that share a head) has number 0, its next head has number 1, and so on. The result is false if
+    /// the warp does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
         before < self.left && self.column(tile) < self.p.dim
     }
 
-    /// Returns the angles of the group's current head, for the columns of this lane.
+    /// Returns the angles of the current head of the group (the lanes that share a head), for the columns of
+    /// this lane.
     ///
     /// # Safety
     /// The safety conditions of [`head_lanes`] apply.
@@ -161,7 +164,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         angles
     }
 
-    /// Normalises, rotates and writes the next `HEADS` heads of the group, and advances past these heads.
+    /// Normalises, rotates and writes the next `HEADS` heads of the group (the lanes that share a head), and
+    /// advances past these heads.
     ///
     /// # Safety
     /// The safety conditions of [`head_lanes`] apply.
@@ -191,8 +195,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates them. For half-split pairs, a
-    /// different lane has the second columns of the pairs, so the lanes exchange these columns by shuffle.
+    /// Returns this lane's four columns of `tile`, rotated if RoPE rotates these columns. For half-split
+    /// pairs (columns `dim / 2` apart), a different lane has the second columns of the pairs. The lanes
+    /// exchange these columns by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

@@ -151,7 +151,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // This sum is equal in all lanes. It is the `left` of lane 0, which is the largest in the warp.
+        // The sum has the same value in all lanes. This value is the `left` of lane 0, the largest `left` in
+        // the warp.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }

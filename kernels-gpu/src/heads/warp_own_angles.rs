@@ -22,7 +22,7 @@ const WIDTH: u32 = DIM / 8;
 /// Heads that the lanes of a warp process at once.
 pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 
-/// Normalises and rotates one query head and the key head with the same index, per group of lanes.
+/// Each group of lanes normalises and rotates one query head and the key head with the same index.
 ///
 /// # Safety
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition, the head dimension is

@@ -3,8 +3,8 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Scalar, Vectorized};
 
-/// Address and strides of a tensor of attention heads, as a kernel argument. A stride is 0 if the tensor
-/// broadcasts over that dimension.
+/// Address and strides of a tensor of attention heads, as a kernel argument. If the tensor broadcasts over a
+/// dimension, the stride of this dimension is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
@@ -23,15 +23,15 @@ impl Heads {
     pub const ABSENT: Self =
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
-    /// Returns whether the alignment of all heads permits accesses of four elements at a time. An element has
-    /// `element` bytes.
+    /// Returns whether all heads are aligned for accesses of four elements. `element` is the size of one
+    /// element in bytes.
     pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// Returns whether the alignment of all heads permits 16-byte accesses, for eight elements at a time. An
-    /// element has `element` bytes.
+    /// Returns whether all heads are aligned for 16-byte accesses. `element` is the size of one element in
+    /// bytes.
     pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
@@ -76,12 +76,12 @@ pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
 /// 4. Returns zeros if `wanted` is false.
 ///
 /// # Safety
-/// If `wanted`, the vec4 is readable while the kernel runs, and aligned to its size.
+/// If `wanted` is true, the vec4 is readable while the kernel runs, and aligned to its size.
 #[inline(always)]
 pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a readable, aligned vec4 if `wanted`. Otherwise, the row has no columns, and
-    // nothing is read.
+    // SAFETY: the caller passes a readable, aligned vec4 (four elements) if `wanted` is true. If `wanted` is
+    // false, the row has no columns, and this function reads nothing.
     unsafe {
         Vec4Row::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -96,12 +96,12 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
 /// Does nothing if `wanted` is false.
 ///
 /// # Safety
-/// If `wanted`, the vec4 is writable and aligned to its size, and no other thread writes it.
+/// If `wanted` is true, the vec4 is writable and aligned to its size, and no other thread writes it.
 #[inline(always)]
 pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a writable, aligned vec4 if `wanted`. Otherwise, the row has no columns, and
-    // nothing is written.
+    // SAFETY: the caller passes a writable, aligned vec4 (four elements) if `wanted` is true. If `wanted` is
+    // false, the row has no columns, and this function writes nothing.
     unsafe {
         Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),

@@ -20,11 +20,11 @@ impl<T: Elem> Vec8<T> {
     /// Loads the eight columns from `at` on. Returns zeros if `wanted` is false.
     ///
     /// # Safety
-    /// If `wanted`, the columns are readable while the kernel runs, and aligned to 16 bytes.
+    /// If `wanted` is true, the columns are readable while the kernel runs, and aligned to 16 bytes.
     #[inline(always)]
     pub unsafe fn load(at: *const T, wanted: bool) -> Self {
-        // The two 16-byte loads of an f32 vector are in one 32-byte sector. `ReadOnly` keeps this sector in
-        // L1 for the second load.
+        // The two 16-byte loads of an f32 vector are in one 32-byte sector. The cache hint `ReadOnly` keeps
+        // this sector in L1 for the second load.
         let hint = if Self::PACKS == 1 { Load::Once } else { Load::ReadOnly };
         let mut vec8 = Self::ZERO;
         if wanted {
@@ -60,8 +60,9 @@ impl<T: Elem> Vec8<T> {
         [vec4(a, 0), vec4(b, if Self::PACKS == 1 { 4 } else { 0 })]
     }
 
-    /// Returns the same vector, through an optimization barrier. The compiler then unpacks the elements
-    /// again, instead of keeping their f32 values in registers: see [`Pack::opaque_lanes`].
+    /// Passes this vector through an optimization barrier and returns it. The compiler then converts the
+    /// elements to f32 again, instead of keeping the f32 values of an earlier conversion in registers. See
+    /// [`Pack::opaque_lanes`].
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b] = self.packs;

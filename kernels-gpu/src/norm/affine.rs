@@ -40,12 +40,13 @@ pub struct Modulated {
     pub y: Rows,
 }
 
-/// A norm (LayerNorm or RMSNorm) that applies weight and bias with the same order of operations as the torch
+/// A norm: LayerNorm or RMSNorm. It applies weight and bias with the same order of operations as the torch
 /// module that it replaces.
 pub(crate) trait Norm: Moments {
     /// Normalises `x`, multiplies by `weight` and adds `bias`, in f32.
     fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
-    /// Computes the same formula as `apply`, with the roundings to `T` that the torch module makes.
+    /// Normalises `x`, multiplies by `weight` and adds `bias`. Rounds to `T` after the same steps as the
+    /// torch module.
     fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
@@ -114,8 +115,8 @@ impl Norm for MeanSquare {
     }
 }
 
-/// A loader for weight and bias. There is one type for each combination of dtypes and presence. The type `()`
-/// is for norms without weight and bias.
+/// A loader for weight and bias. [`AffineRow`] tests their dtypes at run time. [`DenseAffine`] fixes the
+/// dtypes at compile time. The type `()` is for norms without weight and bias.
 pub(crate) trait Parameters: Copy {
     /// `true` if the dtypes are compile-time constants. Then no branch separates the loads of several vec4s
     /// (four elements each), so that these loads are in flight together.
@@ -201,7 +202,7 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
 }
 
 /// Weight and bias with elements of type `E`, for the columns of the calling thread. If `BOTH` is true,
-/// neither of them is absent.
+/// weight and bias are both present.
 #[derive(Clone, Copy)]
 pub(crate) struct DenseAffine<E, A, const BOTH: bool> {
     weight: Dense<E, A>,

@@ -30,7 +30,7 @@ pub struct GatedResidualArg {
     pub clip: u32,
 }
 
-/// Clamps `value` to the finite range of f16, ±65504. Infinities are clamped too, NaN stays NaN.
+/// Clamps `value` to the finite range of f16, ±65504. Infinities are clamped too. NaN stays NaN.
 #[inline(always)]
 #[allow(clippy::manual_clamp, reason = "`clamp` is `max` and `min`, which turn a NaN into a number on a GPU")]
 pub(crate) fn clamped(value: f32) -> f32 {
@@ -52,7 +52,8 @@ pub(crate) struct GatedRow<T, F, A> {
     y: Vec4Row<T, A>,
     gate: F,
     sum: Vec4RowMut<T, A>,
-    /// The staged row of `y`. `RowContext::staged` contains `x`, then the sum.
+    /// The copy of the row of `y` in shared memory. `RowContext::staged` first contains the row of `x`, then
+    /// the sum.
     branch: SharedRow<T>,
     round_each: bool,
     clip: bool,

@@ -21,8 +21,8 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     /// Computes the thread's vec4 (four columns) of `tile` from the loaded operands `parts`. If the kernel
     /// stages rows in shared memory, shared memory contains the vec4 after this call.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
-    /// Returns the vec4 (four columns) of `tile` again for the second pass, if the row does not fit in shared
-    /// memory.
+    /// Returns the vec4 (four columns) of `tile` for the second pass. The pass calls this method only if the
+    /// row is not in shared memory.
     fn again(&self, tile: u32) -> Vec4<T>;
 }
 

@@ -1,5 +1,5 @@
-//! Selects the instantiation of a kernel body for the form of its operands: their dtypes, and which of them
-//! are a sum `table + value`.
+//! Selects the instantiation of a kernel body for the form of its operands. The form says which dtypes the
+//! operands have, and which operands are a sum `table + value`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
@@ -33,8 +33,8 @@ impl RoundEach for bool {
     }
 }
 
-/// A kernel body that is generic over the forms of its operands: their dtypes, and which of them are a sum
-/// `table + value`.
+/// A kernel body that is generic over the form of its operands. The form says which dtypes the operands have,
+/// and which operands are a sum `table + value`.
 pub(crate) trait Formed<T: Elem, A: Access> {
     /// Runs the body with the loader `F` for scale, shift and gate, and the loader `P` for weight and bias.
     ///
@@ -43,8 +43,9 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Runs the instantiation of `part` for `p.form`: the dtypes of the operands, and which of them are a sum
-/// `table + value`. If `A` allows rows of any length, one instantiation serves all forms.
+/// Runs the instantiation of the kernel body `part` for the form `p.form`. A form says which dtypes the
+/// operands have, and which operands are a sum `table + value`. If the access type `A` allows rows of any
+/// length, one instantiation serves all forms.
 ///
 /// If a kernel has two outputs and `A` requires whole tiles of 128 columns, the form must be
 /// [`OperandForm::SAME`].
@@ -59,8 +60,8 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     // f32 results are the same with and without rounding after each step. Therefore f32 kernels use only the
     // instantiation that rounds after each step.
     let each = p.round_each != 0 || size_of::<T>() == 4;
-    // SAFETY: the caller passes the form of the operands as `p.form`, and each branch below uses loaders for
-    // this form.
+    // SAFETY: the caller passes the form (the dtypes of the operands) as `p.form`, and each branch uses
+    // loaders for this form.
     unsafe {
         if is_any_length::<A>() {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)

@@ -31,8 +31,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     /// Returns the operands for the thread's columns of a row.
     ///
     /// # Safety
-    /// The requirements of [`ModulationSource::of`] apply to scales and shifts, the requirements of
-    /// [`Parameters::of`] to weight and bias, and the requirements of [`Vec4RowMut::of`] to each `y`.
+    /// The requirements of [`ModulationSource::of`] apply to scales and shifts. The requirements of
+    /// [`Parameters::of`] apply to weight and bias. The requirements of [`Vec4RowMut::of`] apply to each `y`.
     #[inline(always)]
     pub unsafe fn of(
         affine: &Affine,

@@ -11,7 +11,7 @@ use cuda_std::vec4::{Access, round};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Base and strides. A stride is 0 in a dimension in which the operand broadcasts.
+    /// Base and strides. If the operand broadcasts over a dimension, the stride of this dimension is 0.
     pub rows: Rows,
     /// Absent, or the element type.
     pub kind: OperandKind,
@@ -33,8 +33,8 @@ impl Operand {
 pub struct Modulation {
     /// The modulation of a batch or of a token (`temb`).
     pub value: Operand,
-    /// The learned `scale_shift_table` of a model, or absent. `table + value` is computed in f32. If both
-    /// have the element type of the rows, the sum is rounded to this type.
+    /// The learned `scale_shift_table` of a model, or absent. `table + value` is computed in f32. If table
+    /// and value both have the element type of the rows, the sum is rounded to this type.
     pub table: Operand,
 }
 

@@ -8,8 +8,9 @@ use cuda_std::vec4::Access;
 use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
 use crate::layout::operand_kind::OperandKind;
 
-/// A loader for an operand such as a scale. It tests dtype, table and presence at run time, unless its Rust
-/// type fixes them.
+/// A loader for an operand such as a scale. It tests at run time which dtype the operand has, and whether the
+/// operand and its table are present. If the Rust type of the loader fixes one of these properties, the
+/// loader does not test it.
 pub(crate) trait OperandSource<T: Elem>: Copy {
     /// `true` if dtype and table are compile-time constants. Then no branch separates the loads of several
     /// vec4s (four columns each), so that these loads are in flight together.

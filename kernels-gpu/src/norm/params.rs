@@ -4,7 +4,7 @@ use cuda_std::vec4::TILE;
 use super::reduce::block::THREADS;
 
 /// The [`Access`](cuda_std::vec4::Access) of a launch: how many elements one load reads. Only kernels that
-/// are compiled for several accesses test this value.
+/// are compiled for several access types test this value.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowAccess(u32);
@@ -19,10 +19,10 @@ impl RowAccess {
     pub const WHOLE_TILES: Self = Self(2);
 }
 
-/// The form of a norm's operands (weight, bias, scale, shift, gate): their dtypes, and which of them are a
-/// sum `table + value` ([`Modulation`](super::operand::Modulation)).
+/// The form of a norm's operands (weight, bias, scale, shift, gate). The form says which dtypes the operands
+/// have, and which operands are a sum `table + value` ([`Modulation`](super::operand::Modulation)).
 ///
-/// A kernel that is compiled for one form has no branches on dtype or table in its loop over vec4s.
+/// A kernel that is compiled for one form has no branches on dtype or table in its loop over the columns.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandForm(u32);
@@ -40,22 +40,26 @@ impl OperandForm {
     /// All operands that are present have the dtype of the rows, and each is a sum `table + value`. There is
     /// no weight and no bias.
     pub const TABLED: Self = Self(3);
-    /// As [`OperandForm::SAME`], but with weight and bias.
+    /// All operands that are present have the dtype of the rows, and none has a table. Weight and bias are
+    /// present.
     pub const AFFINE: Self = Self(4);
-    /// As [`OperandForm::AFFINE`], but with only one of weight and bias.
+    /// All operands that are present have the dtype of the rows, and none has a table. Either the weight or
+    /// the bias is present, but not both.
     pub const PARTLY_AFFINE: Self = Self(5);
-    /// As [`OperandForm::AFFINE`], but all operands are f32.
+    /// All operands that are present are f32, and none has a table. The rows have a 16-bit dtype. Weight and
+    /// bias are present.
     pub const F32_AFFINE: Self = Self(6);
 
-    /// Returns `self == other`. Kernels use this method instead of the operator `==`, for the reason that
-    /// [`OperandKind::is`](crate::layout::operand_kind::OperandKind::is) states.
+    /// Returns `self == other`. Kernels use this method instead of the operator `==`.
+    /// [`OperandKind::is`](crate::layout::operand_kind::OperandKind::is) states the reason.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 }
 
-/// An [`OperandForm`] as a type, for kernels that are compiled for a single form.
+/// An [`OperandForm`] (dtypes of a norm's operands) as a type, for kernels that are compiled for a single
+/// form.
 pub(crate) trait KnownForm {
     /// The form as a value.
     const FORM: OperandForm;
@@ -92,8 +96,8 @@ impl KnownForm for WithAffine {
 pub struct NormParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of consecutive rows that are `inner_stride` apart, before a step of `outer_stride`: see
-    /// [`Rows`](cuda_std::row::Rows). 0: all rows are `inner_stride` apart.
+    /// Number of rows per group in memory. Rows of a group are `inner_stride` elements apart, and groups are
+    /// `outer_stride` elements apart: see [`Rows`](cuda_std::row::Rows). 0: all rows are in one group.
     pub inner: u32,
     /// Number of columns.
     pub cols: u32,
@@ -102,7 +106,7 @@ pub struct NormParams {
     /// Value added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
     /// Number of tiles (128 columns each) of a row in shared memory, or 0 if a row does not fit there. The
-    /// type parameter `A: Access` of the kernel decides whether it stages the row.
+    /// type parameter `A: Access` of a kernel decides whether the kernel copies its rows to shared memory.
     pub staged: u32,
     /// The form of weight, bias, scale, shift and gate.
     pub form: OperandForm,
@@ -110,7 +114,7 @@ pub struct NormParams {
     /// the end.
     pub round_each: u32,
     /// How many elements one load reads. All operands allow this access. Only kernels that are compiled for
-    /// several accesses test this value.
+    /// several access types test this value.
     pub access: RowAccess,
     /// 1 if the rows allow 16-byte copies to shared memory (`Rows::is_vector`), else 0.
     pub packs: u32,
@@ -129,8 +133,8 @@ impl NormParams {
     /// block reduction, followed by the staged rows.
     pub const SHARING: u32 = THREADS;
 
-    /// Returns the parameters with the constant `F::FORM` as `form`, so that the compiler removes branches on
-    /// the form.
+    /// Returns the parameters with the constant `F::FORM` as `form`. The compiler then removes the branches
+    /// on the form (the dtypes of the operands).
     #[inline(always)]
     pub(crate) fn of_form<F: KnownForm>(self) -> Self {
         Self { form: F::FORM, ..self }

@@ -1,4 +1,5 @@
-//! The two passes of a norm over a row: the first reduces the row, the second writes the results.
+//! The two passes of a norm over a row: the first pass reduces the row, and the second pass writes the
+//! results.
 //!
 //! Each warp processes one row, so the passes need no block barrier. In kernels with the access type
 //! `BlockTiles` or `BlockRegisters`, the four warps of a block share one row instead.
@@ -24,8 +25,8 @@ use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
 /// Number of vec4s (four columns each) that a thread loads before it uses the first one, in kernels whose
-/// blocks have four warps per row. It is lower than [`GROUP`], because these kernels run more threads per SM,
-/// with fewer registers per thread.
+/// blocks have four warps per row. This number is lower than [`GROUP`], because these kernels run more
+/// threads per SM, with fewer registers per thread.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -45,8 +46,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
             for i in 1..GROUP {
-                // Past the end of the row, load the last tile again, because its address is valid. The result
-                // of this load is not used.
+                // Past the end of the row, load the last tile again, because the address of this tile is
+                // valid. The result of this load is not used.
                 parts[i] = fetch((first + i as u32).min(tiles - 1));
             }
             parts
@@ -68,28 +69,29 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 
     /// Returns the index of the warp's `nth` tile, relative to the warp's first tile. If a block shares the
-    /// row, a warp has every fourth tile, and `columns` and `staged` start at its first tile.
+    /// row, a warp has every fourth tile. The fields `columns` and `staged` then start at the first tile of
+    /// the warp.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }
     }
 
-    /// Returns the number of tiles that the warp processes: all tiles of the row, or every fourth tile if a
-    /// block shares the row.
+    /// Returns the number of tiles (128 columns each) that the warp processes. If a block shares the row, the
+    /// warp processes every fourth tile. Otherwise, the warp processes all tiles of the row.
     #[inline(always)]
     pub fn warp_tiles(&self) -> u32 {
         if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
-    /// Returns the number of tiles of the warp, rounded down to a multiple of `in_registers`. It is 0 if the
-    /// last tile of the row may be partial.
+    /// Returns the number of tiles (128 columns each) of the warp, rounded down to a multiple of
+    /// `in_registers`. The result is 0 if the last tile of the row may be partial.
     #[inline(always)]
     pub fn grouped_tiles(&self, in_registers: usize) -> u32 {
         if is_whole::<A>() { self.warp_tiles() / in_registers as u32 * in_registers as u32 } else { 0 }
     }
 
-    /// Loads and computes `IN_REGISTERS` tiles of the warp, from `first` on. A tile whose entry in `counts`
-    /// is 0 is not loaded, and its elements are zero.
+    /// Loads and computes `IN_REGISTERS` tiles (128 columns each) of the warp, from `first` on. A tile whose
+    /// entry in `counts` is 0 is not loaded, and its elements are zero.
     #[inline(always)]
     pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
@@ -111,7 +113,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         lanes
     }
 
-    /// Returns the number of columns, its reciprocal, and whether the columns fill all tiles and all vec4s.
+    /// Returns the number of columns and its reciprocal. Also returns whether the columns fill all tiles (128
+    /// columns each) and all vec4s (four columns each).
     #[inline(always)]
     pub fn cols(&self) -> Cols {
         Cols {
@@ -132,8 +135,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Runs the first pass: reduces the row. If the access type `A` stages rows, it first copies the row to
-    /// shared memory.
+    /// Runs the first pass: reduces the row. If the access type `A` stages rows, this method first copies the
+    /// row to shared memory.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.has_room() {
@@ -194,8 +197,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             first += 1;
         }
     }
-    /// Reduces a row that a block shares. Each warp reduces its tiles, then the block reduces the results of
-    /// its warps.
+    /// Reduces a row that a block shares. Each warp reduces its tiles (128 columns each). Then the block
+    /// reduces the results of its warps.
     #[inline(always)]
     pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -227,7 +230,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
 ///
 /// All loads of a row are in flight together. Shared memory is used only for the reduction.
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// Returns the index of the warp's `nth` tile, or `None` if the row has no such tile.
+    /// Returns the index of the warp's `nth` tile (128 columns), or `None` if the row has no such tile.
     #[inline(always)]
     pub fn warp_tile(&self, nth: usize) -> Option<u32> {
         (nth < tiles_in_registers::<A>()).then_some(self.tile(nth as u32))

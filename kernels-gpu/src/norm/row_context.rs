@@ -7,19 +7,20 @@ use cuda_std::vec4::{Access, is_any_length, is_block_shared, is_whole, is_whole_
 
 use super::params::NormParams;
 
-/// The row that the calling thread processes. One warp processes a row, or the four warps of a block share
-/// it.
+/// The row that the calling thread processes. Either one warp or the four warps of a block process a row.
 ///
 /// The two passes over the row are in [`passes`](super::passes).
 #[derive(Clone, Copy)]
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// The copy of the row in shared memory. It must not be accessed if the access type `A` stages no rows.
+    /// The copy of the row in shared memory. Kernels whose access type `A` stages no rows must not access
+    /// this copy.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
-    /// The warp's index among the warps that share the row. 0 if one warp has the row.
+    /// The warp's index among the warps that share the row. The index is 0 if one warp processes the whole
+    /// row.
     pub warp: u32,
     access: PhantomData<A>,
 }
@@ -34,8 +35,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             // compiler derives that the index is equal in all threads of the block.
             team.row = u64::from(thread::block_index()[0]);
         }
-        // 32 bits suffice for the index of a row of whole tiles: the host checked that the launch has fewer
-        // than 2^30 rows.
+        // 32 bits suffice for the index of a row of whole tiles (128 columns each): the host checked that the
+        // launch has fewer than 2^30 rows.
         let at = if is_whole::<A>() {
             RowIndex::narrow(team, p.rows as u32, p.inner)
         } else {
@@ -72,8 +73,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns a second row in shared memory, for a second operand. It must not be accessed if the access
-    /// type `A` stages no rows.
+    /// Returns a second row in shared memory, for a second operand. Kernels whose access type `A` stages no
+    /// rows must not access this row.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();

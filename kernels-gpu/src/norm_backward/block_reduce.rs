@@ -1,5 +1,5 @@
 //! A block reduction of several sums at once, and the statistics of a row that are computed from these sums.
-//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super).
+//! [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
 
 /// Number of sums per row: see [`BlockMoments::of`].
@@ -26,7 +26,7 @@ impl BlockReduction {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
-    /// Returns, for each of the first `count` values, its sum over the block. `count` is a power of two.
+    /// Returns the sum of each of the first `count` values over the block. `count` is a power of two.
     #[inline(always)]
     pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
@@ -41,8 +41,8 @@ impl BlockReduction {
         }
         block::sync();
         let (mut sum, mut slot) = (0.0, lane);
-        // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs in
-        // registers, and spills.
+        // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs
+        // (16-byte vectors) in registers, and spills registers.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
             // SAFETY: `slot` is one of the slots that the warps of the block wrote before the barrier.
             sum += unsafe { partial.get(slot) };
@@ -61,7 +61,8 @@ impl BlockReduction {
     }
 }
 
-/// Returns the sum over the warp of value `lane % count`.
+/// Returns the sum of the value number `lane % count` over all lanes of the warp. `lane` is the index of the
+/// calling lane.
 ///
 /// In each step, a lane keeps half of its values and sends the other half to another lane. So the reduction
 /// of `count` values takes only a few more shuffles than the reduction of one value.
@@ -99,8 +100,9 @@ pub(super) struct BlockMoments {
 }
 
 impl BlockMoments {
-    /// Computes the statistics of a row. The array contains the means, over this row, of `x - shift`, `g`,
-    /// `(x - shift)^2` and `g * (x - shift)`. If the row does not exist, all statistics are zero.
+    /// Computes the statistics of a row. The array contains the row's means of `x - shift`, `g`,
+    /// `(x - shift)^2` and `g * (x - shift)`. `shift` is an estimate of the row's mean, and
+    /// [`norm_backward`](super) defines `g`. If the row does not exist, all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };

@@ -1,13 +1,13 @@
 //! The rows that a block processes, and the row of the workspace to which the block writes its partial sums.
 //!
-//! [`column_sums`](super::column_sums) adds the rows of the workspace in a second launch, instead of atomic
-//! additions. The order of each sum therefore depends only on the launch configuration.
+//! A second launch, [`column_sums`](super::column_sums), adds the rows of the workspace. The kernels use no
+//! atomic additions. The order of each sum therefore depends only on the launch configuration.
 use cuda_std::prelude::*;
 
-/// The rows that the calling block processes: every `splits`-th batch of its group. A group is the set of
-/// rows that share a weight.
+/// The rows that the calling block processes.
 ///
-/// A batch has one row for each team of the block. A team is the set of threads that share a row.
+/// A team is the set of threads that share a row. A batch has one row for each team of the block. A group is
+/// the set of rows that share a weight. A block processes every `splits`-th batch of its group.
 pub(crate) struct BlockRows {
     /// The team of the calling thread: the threads that share a row. `team.row` is the index of the team in
     /// the block.
@@ -25,8 +25,8 @@ pub(crate) struct BlockRows {
 }
 
 impl BlockRows {
-    /// Returns the rows of the calling block, in a grid of `[splits, groups]` blocks with `rows` rows per
-    /// group.
+    /// Returns the rows of the calling block, in a grid of `[splits, groups]` blocks. A group (the rows that
+    /// share a weight) has `rows` rows.
     #[inline(always)]
     pub fn of_block(rows: u64) -> Self {
         let ([split, group, _], [splits, ..]) = (thread::block_index(), thread::grid_dim());
@@ -68,8 +68,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // Because of `opaque`, the test for null stays at this place. If the compiler moved the test before
-        // the loop over rows, its result would occupy a register during the loop.
+        // `opaque` (an optimization barrier) prevents the compiler from moving the test for null before the
+        // loop over rows. There, the result of the test would occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
         // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, no access
         // happens.
@@ -91,8 +91,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the thread's sums of `tile`. All threads of the block must share one row, and all its warps
-    /// must be full.
+    /// Writes the thread's sums of `tile`. All threads of the block must share one row, and all warps of the
+    /// block must be full.
     #[inline(always)]
     pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
@@ -119,8 +119,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 /// Returns the sum of `lanes` over all teams of the block. A team is the set of threads that share a row.
 /// Only the first team gets the sum, but every thread of the block must call this function.
 ///
-/// Shuffles add teams that are in the same warp. All other additions use `memory`, which must then have one
-/// f32 for each thread and element of `lanes`.
+/// Teams in the same warp are added by shuffles. Additions across warps use `memory`. If the block needs such
+/// additions, `memory` must have `L::LEN` f32 for each thread.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -144,7 +144,8 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: `other` is below `threads`, and that thread wrote its slots before the barrier.
+            // SAFETY: `other` is the index of a thread of the block, and this thread wrote its slots before
+            // the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
         }

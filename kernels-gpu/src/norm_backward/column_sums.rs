@@ -9,9 +9,9 @@ use cuda_std::prelude::*;
 pub struct ColumnSums {
     /// The workspace: f32, shape `[groups, splits, cols]`.
     pub from: *const u8,
-    /// The output: element type or f32, shape `[groups, cols]`. If it is null, the kernel does nothing.
+    /// The output: element type or f32, shape `[groups, cols]`. If `to` is null, the kernel does nothing.
     pub to: *mut u8,
-    /// 1 if `to` is f32, 0 if it has the element type of the kernel.
+    /// 1 if `to` is f32, 0 if `to` has the element type of the kernel.
     pub single: u32,
 }
 
@@ -19,7 +19,7 @@ pub struct ColumnSums {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSumsParams {
-    /// Rows of the workspace per group. The output has one row per group.
+    /// Rows of the workspace per group (rows that share a weight). The output has one row per group.
     pub splits: u32,
     /// Number of columns.
     pub cols: u32,
@@ -38,7 +38,7 @@ pub const SHARED_BYTES: u32 = COLUMNS * STRIPES * 4;
 const STEP: usize = 17;
 
 /// Block `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`, for the columns `32 * x` to
-/// `32 * x + 31`.
+/// `32 * x + 31`. A group is the set of rows that share a weight.
 ///
 /// # Safety
 /// The host checked that `from` and `to` have the shapes of [`ColumnSums`]. A block has `[COLUMNS, STRIPES]`
@@ -52,7 +52,7 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread past the last column computes the sum of the last column, but does not write it.
+    // A thread past the last column computes the sum of the last column, but does not write this sum.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);

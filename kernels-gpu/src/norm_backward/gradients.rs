@@ -18,7 +18,8 @@ use crate::rms::weight::Weight;
 /// # Safety
 /// The host checked that:
 ///
-/// - `dy`, `x`, `dx`, and `dsum` if present, have `p.rows` rows of `p.cols` elements for each group;
+/// - `dy`, `x`, `dx`, and `dsum` if present, have `p.rows` rows of `p.cols` elements for each group (rows
+///   that share a weight);
 /// - `weight` has one row of `p.cols` elements for each group, of the type in `weight.kind`;
 /// - each workspace of `sums` that is not null has one row of `p.cols` f32 for each block;
 /// - if `VECTOR` is true, all operands allow 16-byte accesses (`Rows::is_vector`);
@@ -46,7 +47,7 @@ pub(crate) unsafe fn norm_backward<
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
             // Kernels without 16-byte accesses test the type of the weight at run time. This test does not
-            // limit their speed.
+            // limit the speed of these kernels.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -77,8 +78,8 @@ pub(crate) unsafe fn norm_backward<
     }
 }
 
-/// Processes the rows of the block. Each row stays in the registers of its team, the threads that share it.
-/// Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains the
+/// Processes the rows of the block. Each row stays in the registers of its team (the threads that share the
+/// row). Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains the
 /// partial sums of `db` (gradient of the bias).
 ///
 /// # Safety
@@ -123,7 +124,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Recompute the addresses. Otherwise they would occupy registers during the reductions.
+        // Recompute the addresses. Otherwise the addresses would occupy registers during the reductions.
         // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
         // processes this row.
         let (buffer, dx) =
@@ -163,8 +164,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     }
 }
 
-/// Processes the rows of the block. Each pass loads the row again, `STEP` tiles at a time. The partial sums
-/// are accumulated in the workspace in global memory.
+/// Processes the rows of the block. Each pass loads the row again, `STEP` tiles (16 bytes per thread each) at
+/// a time. The partial sums are accumulated in the workspace in global memory.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`] apply. All threads of a block share one row.
@@ -211,7 +212,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Process the tiles in reverse order, because the tiles that were loaded last are still in cache.
+        // Process the tiles (16 bytes per thread each) in reverse order, because the tiles that were loaded
+        // last are still in cache.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {

@@ -1,6 +1,7 @@
 //! The gradients of RMSNorm and LayerNorm.
 //!
-//! With `d = x - mean` (RMSNorm: `d = x`), `r = 1 / sqrt(mean(d^2) + eps)` and `g = dy * (offset + w)`:
+//! A constant `offset` is added to the weight `w`. With `d = x - mean` (RMSNorm: `d = x`),
+//! `r = 1 / sqrt(mean(d^2) + eps)` and `g = dy * (offset + w)`:
 //!
 //! - `dx = r * (g - mean(g) - d * r^2 * mean(g * d))`, for RMSNorm without `mean(g)`;
 //! - `dw = sum of dy * d * r` over the rows that share the weight, and `db = sum of dy`.
@@ -10,8 +11,8 @@
 //! `dx`, and writes them to a workspace as one row of f32. A second kernel, [`column_sums`], adds the rows of
 //! the workspace.
 //!
-//! The order of each sum therefore depends only on the launch configuration. The forward pass saves no
-//! statistics, so these kernels compute mean and `r` again.
+//! The kernels use no atomic additions, so the order of each sum depends only on the launch configuration.
+//! The forward pass saves no statistics, so these kernels compute mean and `r` again.
 mod block_reduce;
 mod block_sums;
 pub mod column_sums;

@@ -1,9 +1,9 @@
 //! Gradients of LayerNorm, one or two rows at a time, for rows that exactly fill the packs (16 bytes each) of
 //! the threads.
 //!
-//! The weight in f32 and the sums over rows stay in registers for both rows. One pass for all sums saves
-//! instructions. With a separate pass for each sum, the number of instructions per element would limit the
-//! speed of LayerNorm.
+//! The weight (in f32) and the sums over rows stay in registers. One pass for all sums saves instructions.
+//! With a separate pass for each sum, the number of instructions per element would limit the speed of
+//! LayerNorm.
 //!
 //! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
 //! mean of the first [`SAMPLES`] elements of the row. The shift keeps cancellation small:
@@ -13,7 +13,7 @@
 //! - For 4096 columns, the variance loses at most 8 of its 24 bits.
 //! - For rows with random elements, the variance loses no bits.
 //!
-//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super).
+//! [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
 
 use super::block_reduce::{BlockMoments, BlockReduction, MAX_ROWS, OF_ROW};
@@ -48,7 +48,7 @@ impl<T: Elem> RowPointers<T> {
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
         // Recompute the pointers for each row. Incremented pointers would occupy registers, one pointer per
-        // pack.
+        // pack (16-byte vector).
         let [row, rank] = thread::opaque([row, thread::index()[0]]);
         let team = Team { rank, size: thread::block_dim()[0], row: 0, cluster: false };
         // SAFETY: CUDA allows at most 1024 threads per block.
@@ -63,8 +63,9 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // With `cols` = `u32::MAX`, the rows perform no bounds checks.
-        // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs of each thread exist.
+        // Because `cols` is `u32::MAX`, accesses through these rows perform no bounds checks.
+        // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs (16 bytes each) of each thread
+        // exist.
         unsafe {
             Self {
                 x: Row::of(&of(operands.x), team, at, cols),
@@ -119,9 +120,10 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     }
 }
 
-/// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`.
+/// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, with `g = dy * scale`.
 ///
-/// Even and odd elements have separate accumulators, which halves the chains of dependent additions.
+/// Even and odd elements have separate accumulators. The chains of dependent additions are therefore half as
+/// long.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,
@@ -148,7 +150,7 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
 ///
 /// - All operands allow 16-byte accesses (`Rows::is_vector`) and have fewer than 2^31 rows.
 /// - All threads of a block share one row. Each thread has exactly `IN_REGISTERS` packs (16 bytes each) of
-///   it, and none of them is past its end.
+///   the row, and all of these packs are inside the row.
 #[inline(always)]
 pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
@@ -176,7 +178,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+        // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
@@ -219,8 +221,8 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: the caller passes a weight with one row per group. Only `same` or `single` is read, whichever
-    // has the type in `weight.kind`.
+    // SAFETY: the caller passes a weight with one row per group (rows that share a weight). The kernel reads
+    // only the one of `same` and `single` that has the type in `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),

@@ -8,8 +8,8 @@ pub struct NormBackwardParams {
     /// Rows per group. A group is the set of rows that share a weight. The grid has `[splits, groups]`
     /// blocks.
     pub rows: u64,
-    /// Number of consecutive rows that are [`Rows::inner_stride`] apart, before a step of
-    /// [`Rows::outer_stride`]. 0: all rows are `inner_stride` apart.
+    /// Number of rows per run in memory. Rows of a run are [`Rows::inner_stride`] elements apart, and runs
+    /// are [`Rows::outer_stride`] elements apart. 0: all rows are in one run.
     pub inner: u32,
     /// Number of columns.
     pub cols: u32,
@@ -27,9 +27,9 @@ pub struct NormBackwardParams {
 
 impl NormBackwardParams {
     /// Returns the bytes of shared memory of a block for kernels that process one row at a time. A reduction
-    /// needs two f32 per warp and two buffers. If a row stays in registers, LayerNorm (`layer`) also keeps
-    /// the sums for the bias in shared memory. If several rows then share a block, their sums are added there
-    /// too.
+    /// needs two f32 per warp, in each of two buffers. If a row stays in registers, LayerNorm (`layer`) also
+    /// keeps the sums for the bias in shared memory. If several rows then share a block, shared memory is
+    /// also used to add the sums of these rows.
     pub const fn shared_bytes<T>(&self, [team, teams, _]: [u32; 3], layer: bool) -> u32 {
         let (threads, lanes) = (team * teams, 16 / size_of::<T>() as u32);
         let packs = if self.vector != 0 { 4 } else { 1 };
@@ -55,8 +55,8 @@ pub struct Operands {
     pub dy: Rows,
     /// The norm's input.
     pub x: Rows,
-    /// A gradient that reaches the input on a second path, such as a residual connection. The kernel adds it
-    /// to `dx`. If the base is null, there is no such gradient.
+    /// A gradient that reaches the input on a second path, such as a residual connection. The kernel adds
+    /// this gradient to `dx`. If the base is null, there is no such gradient.
     pub dsum: Rows,
     /// The output: the gradient of the norm's input.
     pub dx: Rows,

@@ -2,8 +2,8 @@
 //! registers to load these rows early.
 //!
 //! A kernel issues the prefetch after it has summed the loaded data, before the barrier of the block
-//! reduction. Issuing the prefetch occupies one warp. If it came before the loads, this warp would delay the
-//! whole block (`docs/internals/decisions.md`).
+//! reduction. Issuing the prefetch occupies one warp. If the prefetch came before the loads, this warp would
+//! delay the whole block (`docs/internals/decisions.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 

@@ -1,15 +1,14 @@
 //! The gradient of a norm for one row: loads `x` and `dy`, adds each tile to the sums, and computes `dx`.
 //!
-//! The names `d`, `r` and `g` are those of the formulas in [`norm_backward`](super). A tile is one pack (16
-//! bytes) of each thread of the team, the threads that share the row. `LAYER` is true for LayerNorm and false
-//! for RMSNorm.
+//! [`norm_backward`](super) defines the names `d`, `r` and `g`. A tile is one pack (16 bytes) of each thread
+//! of the team, the threads that share the row. `LAYER` is true for LayerNorm and false for RMSNorm.
 use cuda_std::prelude::*;
 
 use super::block_sums::BlockRows;
 use super::params::{NormBackwardParams, Operands};
 use crate::rms::weight::{AnyKind, Applied, Weight, WeightScale};
 
-/// A pack of `x`, and the pack of `dy` with the same columns.
+/// A pack (16-byte vector) of `x`, and the pack of `dy` with the same columns.
 #[derive(Clone, Copy)]
 pub(super) struct RowPair<T> {
     x: Pack<T>,
@@ -58,8 +57,8 @@ pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER> {
-    /// Returns the operands of row `at`, and the row of the output `dx`. All threads of the team share this
-    /// row.
+    /// Returns the operands of row `at`, and the row of the output `dx`. A team (threads that share a row)
+    /// processes this row.
     ///
     /// # Safety
     /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
@@ -75,11 +74,12 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
         let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
         // SAFETY: the host checked that each operand has every row of the launch, and that the weight has one
-        // row per group.
+        // row per group (rows that share a weight).
         unsafe {
             let (x, dy) = (Row::of(&operands.x, team, at, p.cols), Row::of(&operands.dy, team, at, p.cols));
             let dsum = Row::of(&operands.dsum, team, at, p.cols);
-            // `same` and `single` have the same address. Only the one that matches `weight.kind` is read.
+            // `same` and `single` have the same address. The kernel reads only the operand that matches
+            // `weight.kind`.
             let (same, single) = (Row::of(&rows, team, group, p.cols), Row::of(&rows, team, group, p.cols));
             let weight = AnyKind { kind: weight.kind, same, single };
             let dsum = if operands.dsum.base.is_null() { None } else { Some(dsum) };
@@ -116,14 +116,14 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
     }
 
-    /// Adds the elements of a tile to the sums of `x` and `g = dy * (offset + w)`.
+    /// Adds the elements of a tile (16 bytes per thread) to the sums of `x` and `g = dy * (offset + w)`.
     #[inline(always)]
     pub fn means(&self, tile: u32, pair: RowPair<T>, sum: LaneSums) -> LaneSums {
         sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// Adds the elements of a tile to the sums of `d^2` and `g * d`, with `d = x - mean` and
-    /// `g = dy * (offset + w)`.
+    /// Adds the elements of a tile (16 bytes per thread) to the sums of `d^2` and `g * d`, with
+    /// `d = x - mean` and `g = dy * (offset + w)`.
     #[inline(always)]
     pub fn products(&self, tile: u32, pair: RowPair<T>, mean: f32, sum: LaneSums) -> LaneSums {
         let pair = if LAYER { pair.opaque_lanes() } else { pair };
@@ -139,8 +139,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// Returns `dx` of a tile, rounded to `T`. If a second gradient `dsum` is present, it is added before the
-    /// rounding.
+    /// Returns `dx` of a tile (16 bytes per thread), rounded to `T`. If a second gradient `dsum` is present,
+    /// it is added before the rounding.
     #[inline(always)]
     pub fn dx(&self, tile: u32, [dy, d]: [T::F32Vec; 2], stats: RowMoments) -> Pack<T> {
         let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
@@ -181,9 +181,9 @@ impl TeamReduction {
         memory
     }
 
-    /// Returns the means of two values over a row. The arguments are the sums over the columns of this
-    /// thread. The method adds them for all threads that share the row. Every thread of the block must call
-    /// it.
+    /// Returns the means of two values over a row. The argument contains the sums of both values over the
+    /// columns of this thread. The method adds the sums of all threads that share the row. Every thread of
+    /// the block must call this method.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
@@ -197,8 +197,8 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over the elements of a thread. Even and odd elements have separate accumulators, which halves the
-/// chains of dependent additions and needs few registers.
+/// Two sums over the elements of a thread. Even and odd elements have separate accumulators. The chains of
+/// dependent additions are therefore half as long, and the sums need few registers.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 

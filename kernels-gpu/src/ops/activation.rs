@@ -10,7 +10,8 @@ use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
 /// The host checked that `x` and `y` have the rows that `extent` describes, and that `bias` is null or one
-/// row. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no other operand.
+/// row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
+/// other operand.
 #[inline(always)]
 unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,

@@ -8,8 +8,8 @@ use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
 /// The host checked that `dy`, `x` and `dx` have the rows that `extent` describes, and that `bias` is null or
-/// one row. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other
-/// operand.
+/// one row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps
+/// no other operand.
 #[inline(always)]
 unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,

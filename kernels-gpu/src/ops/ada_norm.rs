@@ -1,9 +1,9 @@
 //! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation of a diffusion transformer,
-//! in one pass. The `pair` kernels also write a second output, which applies a second scale and shift to the
-//! same norm.
+//! in one pass. The `pair` kernels also write a second output. They apply a second scale and shift to the
+//! same normalized row.
 //!
-//! `scale` and `shift` are one row for all rows, one per batch, or one per token. Each may be a sum
-//! `table + value`, such as `scale_shift_table + temb`.
+//! `scale` and `shift` each have one row for the whole tensor, one row per batch, or one row per token. Each
+//! may be a sum `table + value`, such as `scale_shift_table + temb`.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
@@ -28,8 +28,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, W
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Reduces a row and writes the modulated result. It is compiled once for each combination of operand dtypes
-/// (form).
+/// Reduces a row and writes the modulated result. This code is compiled once for each form (combination of
+/// operand dtypes).
 struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
     normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
@@ -38,7 +38,7 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: the caller passes operands of the forms `F` and `P`.
+        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
@@ -47,7 +47,7 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNorm
 /// The host checked these facts:
 ///
 /// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
-/// - Scales and shifts have a value for each element of `x`, of the element type in their field `kind`.
+/// - Scales and shifts have a value for each element of `x`, with the element type in their field `kind`.
 ///   Weight, bias and tables are one row.
 /// - All operands allow the access type `A`, and `p.form` describes their dtypes.
 #[inline(always)]
@@ -68,7 +68,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply, with the access type in `p.access` as `A`.
+/// The requirements of [`ada_norm`] apply. The access type `A` of these requirements is the one in
+/// `p.access`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -78,7 +79,7 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 ) {
     thread::launch_bounds::<128, 4>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all of them allow.
+    // that all operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -88,8 +89,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. A row has as many tiles (128 columns each) as `A` keeps in
-/// registers. The operands have the dtypes of the form `F`.
+/// The requirements of [`ada_norm`] apply. A row has as many tiles (128 columns each) as the access type `A`
+/// keeps in registers. The operands have the dtypes that the type `F` fixes.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -100,13 +101,13 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. A row has four times as many tiles (128 columns each) as `A` keeps
-/// in the registers of a warp. The operands have the dtypes of the form `F`.
+/// The requirements of [`ada_norm`] apply. A row has four times as many tiles (128 columns each) as the
+/// access type `A` keeps in the registers of a warp. The operands have the dtypes that the type `F` fixes.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -117,7 +118,7 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -131,7 +132,8 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles.
+    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles (128
+    // columns each).
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 

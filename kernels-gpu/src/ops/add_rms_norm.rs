@@ -7,8 +7,8 @@ use cuda_std::prelude::*;
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
-/// The rows `x + residual`. When the kernel loads a tile for the first time, it also writes the tile of the
-/// sum to `sum`.
+/// The rows `x + residual`. When the kernel loads a tile (16 bytes per thread) for the first time, it also
+/// writes the tile of the sum to `sum`.
 #[derive(Clone, Copy)]
 struct Add<T, const VECTOR: bool> {
     x: Row<T, VECTOR>,
@@ -39,8 +39,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Computes the sum again from `x` and `residual`. Loading these two from L2 is faster than loading
-    /// `sum`, because a load of `sum` would wait for the store of `sum`.
+    /// Computes the sum again from `x` and `residual`. Loading these two tensors from L2 is faster than
+    /// loading `sum`, because a load of `sum` would wait for the store of `sum`.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)
@@ -56,9 +56,9 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
 }
 
 /// # Safety
-/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and the
-/// weight `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` and
-/// `sum` overlap no other operand.
+/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and that the
+/// weight has `p.cols` elements. If `VECTOR` is true, all these operands allow 16-byte accesses
+/// (`Rows::is_vector`). `y` and `sum` overlap no other operand.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -91,7 +91,7 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -114,7 +114,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

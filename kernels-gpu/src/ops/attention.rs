@@ -1,8 +1,9 @@
 //! Attention, `out = softmax(scale * q kᵀ) v`: the entry points of the kernels in
 //! [`mma`](crate::attention::mma).
 //!
-//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. Only the `_general` kernels
-//! support a mask, a softcap, a scale that is not positive, and rows that are not aligned to 16 bytes.
+//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. Four features exist only in
+//! the `_general` kernels: a mask, a softcap, a scale that is not positive, and rows that are not aligned to
+//! 16 bytes.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -14,9 +15,10 @@ use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels: `D<dim>` for the specialized kernels, `S<dim>` for a specialized kernel with
-/// small tiles, and `G<dim>` for the general kernels. The general kernels have smaller tiles, because larger
-/// tiles of scores would need more registers than a thread has.
+/// Tile sizes of the kernels. `D<dim>` belongs to a specialized kernel, `S<dim>` to a specialized kernel with
+/// small tiles, and `G<dim>` to a general kernel (with mask and softcap). `<dim>` is the largest head
+/// dimension. The general kernels have smaller tiles, because larger tiles of scores would need more
+/// registers than a thread has.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling};
 
@@ -43,8 +45,8 @@ pub mod tiles {
     /// Tile sizes.
     pub const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
 
-    // The general kernels exist in only one tile size. Its shared memory must therefore fit on every GPU from
-    // sm_80 on.
+    // For each head dimension, the general kernel exists in only one tile size. The shared memory of this
+    // tile size must therefore fit on every GPU from sm_80 on.
     const _: () = {
         let general = [G64, G80, G96, G128, G256];
         let mut at = 0;
@@ -57,7 +59,7 @@ pub mod tiles {
 use tiles::{D64, D80, D96, D128, D256, G64, G80, G96, G128, G256, S256};
 
 /// # Safety
-/// The requirements of [`forward`] apply.
+/// The host checked `p` for this launch, and allocated `Tiling::shared_bytes` of shared memory.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -78,7 +80,7 @@ unsafe fn bounded<
 }
 
 /// # Safety
-/// The requirements of [`ping_pong`] apply.
+/// The host checked `p` for this launch, and allocated `Tiling::shared_bytes` of shared memory.
 #[inline(always)]
 unsafe fn bounded_ping_pong<
     T: MatrixElem,

@@ -3,11 +3,12 @@
 //!
 //! The `_delta` kernel runs first, and computes the sum of `dO * O` for each query. Then a `_query` kernel
 //! computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256` state the
-//! largest head dimension. For a head dimension of 256, registers suffice for only one accumulator:
-//! `_key_d256` computes `dk`, and `_value_d256` computes `dv`.
+//! largest head dimension. The `_d256` kernels have registers for only one accumulator. Therefore,
+//! `_key_d256` computes only `dk`, and `_value_d256` computes `dv`.
 //!
-//! Only the `_general` kernels support a mask, a softcap, a scale that is not positive, and rows that are not
-//! aligned to 16 bytes. The `_general` kernels have smaller tiles, because these features need registers.
+//! Four features exist only in the `_general` kernels: a mask, a softcap, a scale that is not positive, and
+//! rows that are not aligned to 16 bytes. The `_general` kernels have smaller tiles, because these features
+//! need registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -20,8 +21,9 @@ use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_b
 use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels: `Q<dim>` and `K<dim>` for the specialized kernels for `dq` and for `dk` and
-/// `dv` (`D256` for all three), and `G<dim>` for the general kernels.
+/// Tile sizes of the kernels. `Q<dim>` belongs to a specialized kernel for `dq`, and `K<dim>` to a
+/// specialized kernel for `dk` and `dv`. `D256` belongs to all specialized kernels of head dimension 256.
+/// `G<dim>` belongs to the general kernels (with mask and softcap).
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling, shared_bytes};
 
@@ -42,8 +44,8 @@ pub mod tiles {
     /// Tile sizes.
     pub const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
 
-    // The general kernels exist in only one tile size. Its shared memory must therefore fit on every GPU from
-    // sm_80 on.
+    // For each head dimension, the general kernels exist in only one tile size. The shared memory of this
+    // tile size must therefore fit on every GPU from sm_80 on.
     const _: () = {
         let general = [G64, G128, G256];
         let mut at = 0;
@@ -56,7 +58,7 @@ pub mod tiles {
 use tiles::{D256, G64, G128, G256, K64, K128, Q64, Q128};
 
 /// # Safety
-/// The requirements of [`gradients`] apply.
+/// The host checked `p` for this launch, and allocated `shared_bytes` of shared memory.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -83,7 +85,7 @@ unsafe fn bounded<
 }
 
 /// # Safety
-/// The requirements of [`delta`] apply.
+/// The host checked `p` for this launch. A block has `DELTA_THREADS` threads.
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
     thread::launch_bounds::<DELTA_THREADS, 8>();

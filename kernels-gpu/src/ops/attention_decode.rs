@@ -1,8 +1,9 @@
 //! Attention of few queries against many keys (split-KV decoding): the entry points of the kernels in
 //! [`decode`](crate::attention::decode).
 //!
-//! The keys are divided into splits. The `_d64` to `_d256` kernels (by largest head dimension) compute a
-//! partial result for each split. Then the `_combine` kernel combines the partial results of each query.
+//! The keys are divided into splits. The kernels `_d64` to `_d256` compute a partial result for each split.
+//! The number in the suffix is the largest head dimension. Then the `_combine` kernel combines the partial
+//! results of each query.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -15,7 +16,7 @@ use crate::attention::decode::split::decode;
 use crate::attention::mma::params::WARPS;
 
 /// # Safety
-/// The requirements of [`decode`] apply.
+/// The host checked `p` for this launch, and allocated `shared_bytes` of shared memory.
 #[inline(always)]
 unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: DecodeParams) {
     thread::launch_bounds::<{ WARPS * warp::SIZE }, MIN_BLOCKS>();
@@ -24,7 +25,7 @@ unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: D
 }
 
 /// # Safety
-/// The requirements of [`combine`] apply.
+/// The `decode` kernel has finished, and `p` was the argument of its launch. A block has `COMBINERS` warps.
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();

@@ -1,18 +1,19 @@
 //! Attention for Hopper (sm_90a only): `out = softmax(scale * q kᵀ + mask) v`.
 //!
-//! A block has one producer warpgroup, which loads tiles, and two or three consumer warpgroups, which compute
-//! 64 queries each. Scores, softmax and accumulators are f32. The probabilities P are rounded to the element
-//! type before the PV multiplication. The result is rounded once. `docs/internals/attention.md` describes the
-//! design and the measurements.
+//! A block has one producer warpgroup, which loads tiles, and two or three consumer warpgroups. Each consumer
+//! warpgroup computes attention for 64 queries. Scores, softmax and accumulators are f32. The probabilities P
+//! are rounded to the element type before the PV multiplication. The result is rounded once.
+//! `docs/internals/attention.md` describes the design and the measurements.
 //!
 //! For each head dimension, there are kernels with these suffixes:
 //!
 //! - No suffix: each query attends to all keys.
 //! - `_causal`: query `i` attends to the keys up to `i + diagonal`.
-//! - `_padded`: a mask excludes keys, for example padding. There is no such kernel for head dimensions above
-//!   128.
-//! - `_even`: tiles of 128 keys instead of 144. The host uses this kernel if tiles of 128 keys leave fewer
-//!   rows of the last tile empty.
+//! - `_padded`: a mask excludes keys, for example padding. There is no `_padded` kernel for head dimensions
+//!   above 128.
+//! - `_even`: the key tiles have 128 keys instead of 144. Tiles of 144 keys take less time per key. The host
+//!   therefore uses an `_even` kernel only if tiles of 128 keys leave so many fewer empty rows in the last
+//!   tile that the total time is less.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

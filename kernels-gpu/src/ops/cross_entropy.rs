@@ -1,12 +1,13 @@
-//! Cross-entropy of logits with one class index per row, as `torch.nn.functional.cross_entropy`:
+//! Cross-entropy of logits with one class index per row, as computed by `torch.nn.functional.cross_entropy`:
 //! `loss[r] = lse[r] - x[r, target[r]]` with `lse[r] = ln(sum_c(exp(x[r, c])))`.
 //!
 //! The kernel reads each row only once from global memory, for any number of classes. It writes only `loss`
 //! and `lse`, because it does not store probabilities. It sums the exponentials online, relative to the
 //! largest logit so far.
 //!
-//! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss adds
-//! `z * lse^2`. A row with an ignored target has loss 0. A row whose target is not a class has loss NaN.
+//! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss with the
+//! factor `z` adds `z * lse^2` to the loss. A row with an ignored target has loss 0. A row whose target is
+//! not a class has loss NaN.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
@@ -24,8 +25,8 @@ pub struct Losses {
 }
 
 /// Factor that multiplies each sum of logits. Label smoothing computes the mean of the logits from this sum.
-/// With this factor, a sum of 2^32 times the largest f32 does not overflow. It is a power of two, so it
-/// changes only the exponent of a sum.
+/// Because of this factor, even a sum of 2^32 times the largest f32 does not overflow. The factor is a power
+/// of two, so it changes only the exponent of a sum.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
 /// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
@@ -42,13 +43,14 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     sums.get(0)
 }
 
-/// Computes the loss of the row that the threads of a team share. The row is read in steps of `STEP` tiles
-/// (one 16-byte pack per thread each), whose loads are in flight together.
+/// Computes the loss of the calling team's row. A team is the set of threads that share a row. The row is
+/// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
+/// flight together.
 ///
 /// # Safety
 /// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets, `loss` and `lse` have one
-/// element per row. If `VECTOR`, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse` overlap no
-/// other operand.
+/// element per row. If `VECTOR` is true, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse`
+/// overlap no other operand.
 #[inline(always)]
 unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -69,15 +71,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         let first = step * STEP as u32;
         partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
-            // Label smoothing needs the sum of the logits. Load the tile again (from L1), because past the
-            // end of the row this load returns 0, but `logits` returns -inf.
+            // Label smoothing needs the sum of the logits. Load the logits again (from L1). Past the end of
+            // the row, this load returns 0, but the function `logits` returns -inf.
             for i in 0..STEP {
                 scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
         }
     }
     // Load the logit of the target after the loop, from L1 or L2, during the reduction. If this load came
-    // before the loop, the loads of the row would wait until the target is loaded.
+    // before the loop, the loads of the row would wait for the load of the target.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),

@@ -1,12 +1,12 @@
 //! Gradient of [`cross_entropy`](super::cross_entropy):
 //! `dx[r, c] = (exp(x[r, c] - lse[r]) - [c == target[r]]) * dloss[r]`.
 //!
-//! Each element is computed independently, from the logits and the saved `lse`. The forward pass saves
-//! nothing of the size of the logits.
+//! Each element is computed independently, from its logit and the saved `lse`. The forward pass saves no
+//! tensor as large as the logits.
 //!
-//! With label smoothing `s`, `[c == target]` becomes `(1 - s) * [c == target] + s / cols`. z-loss multiplies
-//! the exponential by `1 + 2 * z * lse`. The gradient of a row with an ignored target is 0. The gradient of a
-//! row whose target is not a class is NaN.
+//! With label smoothing `s`, `(1 - s) * [c == target] + s / cols` replaces `[c == target]`. z-loss with the
+//! factor `z` multiplies the exponential by `1 + 2 * z * lse`. The gradient of a row with an ignored target
+//! is 0. The gradient of a row whose target is not a class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
@@ -65,13 +65,14 @@ impl RowGradient {
     }
 }
 
-/// Computes the gradient of the row that the threads of a team share. The row is read in steps of `STEP`
-/// tiles (one 16-byte pack per thread each), whose loads are in flight together.
+/// Computes the gradient of the calling team's row. A team is the set of threads that share a row. The row is
+/// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
+/// flight together.
 ///
 /// # Safety
 /// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
-/// have one element per row. If `VECTOR`, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`). `dx`
-/// overlaps no other operand.
+/// have one element per row. If `VECTOR` is true, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`).
+/// `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -113,7 +114,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         }
     }
     // In the column of the target, the gradient has a different formula. The thread that wrote this column
-    // overwrites its value.
+    // overwrites the value.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)

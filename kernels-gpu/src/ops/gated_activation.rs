@@ -11,9 +11,9 @@ use crate::elementwise::activations::{ActivationParams, GatedOperands as Operand
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x`, `gate` and `y` have the rows that `extent` describes. If `VECTOR`, all of them
-/// allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `y` overlaps no other
-/// operand.
+/// The host checked that `x`, `gate` and `y` have the rows that `extent` describes. If `VECTOR` is true, all
+/// these operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `y`
+/// overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,

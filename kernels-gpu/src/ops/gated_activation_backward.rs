@@ -1,15 +1,15 @@
-//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element, each rounded once. These are the
-//! gradients of [`gated_activation`](super::gated_activation). As in the forward pass, the biases are first
-//! added to `x` and to the gate.
+//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element. Both results are rounded once.
+//! These are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass, the
+//! biases are first added to `x` and to the gate.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that all operands have the rows that `extent` describes. If `VECTOR`, all of them allow
-/// 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `dx` and `dgate` overlap no
-/// other operand.
+/// The host checked that all operands have the rows that `extent` describes. If `VECTOR` is true, all these
+/// operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `dx` and
+/// `dgate` overlap no other operand.
 #[inline(always)]
 unsafe fn gated_activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,

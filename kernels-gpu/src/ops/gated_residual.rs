@@ -1,5 +1,5 @@
 //! `sum = x + gate * y`, element by element: a gated residual connection, as in diffusion transformers. The
-//! gate is one row for all rows, one per batch, or one per token.
+//! gate has one row for the whole tensor, one row per batch, or one row per token.
 //!
 //! `gated_residual_any_<dtype>` takes any layout. `gated_residual_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
@@ -72,9 +72,9 @@ impl<T: Elem> GateElements<T> {
 }
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate has the same
-/// rows, of the type in its `kind`, and its table is one row. If `VECTOR`, all of them allow 16-byte accesses
-/// (`Rows::is_vector`). `sum` overlaps no other operand.
+/// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate also has these
+/// rows, with the element type in its field `kind`, and its table is one row. If `VECTOR` is true, all these
+/// operands allow 16-byte accesses (`Rows::is_vector`). `sum` overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,

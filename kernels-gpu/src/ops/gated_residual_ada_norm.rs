@@ -6,7 +6,7 @@
 //!
 //! - `_any` takes any layout.
 //! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
-//! - `_smem4` needs rows of whole tiles too. It stages one row per block.
+//! - `_smem4` needs rows of whole tiles of 128 columns. It stages one row per block in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32` and `_tabled` are compiled for one combination of operand dtypes: see
@@ -27,8 +27,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Reduces a row and writes the modulated result. It is compiled once for each combination of operand dtypes
-/// (form). Gate, scale and shift have the same dtype.
+/// Reduces a row and writes the modulated result. This code is compiled once for each form (combination of
+/// operand dtypes). Gate, scale and shift have the same dtype.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -62,12 +62,13 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let both = GatedAdaNormPasses::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
-    // SAFETY: the host checked the operands, and `p.form` is their form.
+    // SAFETY: the host checked the operands, and `p.form` describes their dtypes.
     unsafe { in_form::<T, 1, A>(both, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply, with the access type in `p.access` as `A`.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` of these requirements is the
+/// one in `p.access`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -77,7 +78,7 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 ) {
     thread::launch_bounds::<128, 4>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all of them allow.
+    // that all operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -87,8 +88,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. A row has as many tiles (128 columns each) as `A`
-/// keeps in registers.
+/// The requirements of [`gated_residual_ada_norm`] apply. A row has as many tiles (128 columns each) as the
+/// access type `A` keeps in registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -99,14 +100,15 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as `A` keeps in
-    // registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
+    // the access type `A` keeps in registers.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
 /// The requirements of [`gated_residual_ada_norm`] apply. A row has four times as many tiles (128 columns
-/// each) as `A` keeps in the registers of a warp. The operands have the dtypes of the form `F`.
+/// each) as the access type `A` keeps in the registers of a warp. The operands have the dtypes that the type
+/// `F` fixes.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -114,8 +116,8 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: the caller passes operands that the host checked, with the dtypes of the form `F`. Their rows
-    // consist of whole tiles.
+    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
+    // Their rows consist of whole tiles (128 columns each).
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
@@ -131,7 +133,8 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles.
+    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles (128
+    // columns each).
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

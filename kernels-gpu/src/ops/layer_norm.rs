@@ -1,8 +1,8 @@
 //! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension. Weight and bias are
 //! optional.
 //!
-//! If torch would use its vectorized kernel (columns divisible by 4, aligned rows), the result has the same
-//! bits as `torch.nn.LayerNorm`.
+//! torch uses a vectorized LayerNorm kernel if the number of columns is divisible by 4 and the rows are
+//! aligned. In this case, the result has the same bits as the result of `torch.nn.LayerNorm`.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
@@ -31,9 +31,9 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Number of vec4s (four columns each) whose weight and bias are loaded together. The value is 1 or 4.
-    // Loading four at a time needs more registers, which would reduce the number of blocks per SM in the
-    // kernels with the value 1.
+    // Number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. The value 4
+    // needs more registers. In the kernels with the value 1, the value 4 would reduce the number of blocks
+    // per SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -51,17 +51,17 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     }
 }
 
-/// Whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has only 48
-/// registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without weight
-/// and bias uses the same instantiation.
+/// Returns whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has
+/// only 48 registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without
+/// weight and bias then uses the instantiation for an optional weight and an optional bias.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. Weight and bias are one row, of
-/// the types in their `kind`. All operands allow the access type `A`. `y` overlaps no other operand. `p.form`
-/// describes the dtypes of the operands.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. Weight and bias each have one
+/// row, with the element type in their field `kind`. All operands allow the access type `A`. `y` overlaps no
+/// other operand. `p.form` describes the dtypes of the operands.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
@@ -105,12 +105,13 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply, with the access type in `p.access` as `A`.
+/// The requirements of [`layer_norm`] apply. The access type `A` of these requirements is the one in
+/// `p.access`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all of them allow.
+    // that all operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
@@ -121,8 +122,8 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. A row has as many tiles (128 columns each) as `A` keeps in
-/// registers.
+/// The requirements of [`layer_norm`] apply. A row has as many tiles (128 columns each) as the access type
+/// `A` keeps in registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -133,14 +134,14 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as `A` keeps in
-    // registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
+    // the access type `A` keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. A row has four times as many tiles (128 columns each) as `A`
-/// keeps in the registers of a warp.
+/// The requirements of [`layer_norm`] apply. A row has four times as many tiles (128 columns each) as the
+/// access type `A` keeps in the registers of a warp.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -151,8 +152,8 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles as the block keeps in
-    // registers.
+    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
+    // the block keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 

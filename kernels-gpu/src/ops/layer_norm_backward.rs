@@ -1,4 +1,4 @@
-//! Gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
+//! Gradients of [`layer_norm`](super::layer_norm) with respect to its input, its weight and its bias.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
 //! The suffixes of kernel names have these meanings:
@@ -8,8 +8,8 @@
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
 //! - `_rows2_block2` needs rows that allow 16-byte accesses and exactly fill two packs per thread. It
 //!   processes two rows at a time.
-//! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the kernels above write to
-//!   a workspace.
+//! - `_sums_any` adds up the partial sums for weight and bias. The blocks of the other kernels write these
+//!   partial sums to a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
@@ -23,7 +23,7 @@ use crate::rms::weight::Weight;
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -46,7 +46,7 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
@@ -60,8 +60,8 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. A row exactly fills `IN_REGISTERS` packs of
-    // each thread.
+    // SAFETY: the caller passes operands that the host checked. A row exactly fills `IN_REGISTERS` packs (16
+    // bytes each) of each thread.
     unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }
 

@@ -11,10 +11,10 @@
 //!
 //! The following kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
 //!
-//! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4
-//!   accesses.
-//! - `_smem`: longer heads, and heads that are normalized together but do not fit `_block4` or `_block10`,
-//!   with vec4 accesses.
+//! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4 accesses
+//!   (four columns at a time).
+//! - `_smem`: longer heads, and heads that are normalized together but do not fit `_block4` or `_block10`.
+//!   These kernels also use vec4 accesses.
 //! - `_any`: tensors that do not allow vec4 accesses.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vectorized};

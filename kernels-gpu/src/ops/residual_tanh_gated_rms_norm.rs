@@ -1,10 +1,10 @@
 //! The gated residual of the Mochi video model: `out = x + rms(branch) * tanh(gate)`. `branch` is the output
-//! of attention or of the MLP. The `modulated` kernels also compute the next norm, `normed = rms(out) * (1 +
-//! scale)`, in the same launch.
+//! of attention or of the MLP. The `modulated` kernels also compute the next norm,
+//! `normed = rms(out) * (1 + scale)`, in the same launch.
 //!
-//! The kernels round as Mochi does in diffusers and in genmo's code. The product `rms(branch) * tanh(gate)`
-//! is computed in f32 and rounded. The sum `out` is rounded. `normed` is computed in f32 from the rounded sum
-//! and rounded once.
+//! The kernels round in the same steps as the implementations of Mochi in diffusers and by genmo. The product
+//! `rms(branch) * tanh(gate)` is computed in f32 and rounded. The sum `out` is rounded. `normed` is computed
+//! in f32 from the rounded sum and rounded once.
 //!
 //! `_any` takes any layout. `_block6` keeps Mochi's rows of 3072 columns in the registers of a block's four
 //! warps.
@@ -31,8 +31,8 @@ pub struct TanhGated {
     pub x: Rows,
     /// The branch, which is normalized, gated and added to `x`.
     pub branch: Rows,
-    /// The gate. The kernel computes `tanh(gate)`, rounds it to the element type of the gate, and multiplies
-    /// the normalized `branch` by it.
+    /// The gate. The kernel computes `tanh(gate)` and rounds it to the element type of the gate. Then it
+    /// multiplies the normalized `branch` by the rounded `tanh(gate)`.
     pub gate: Operand,
     /// The output for the sum.
     pub out: Rows,
@@ -50,8 +50,8 @@ pub struct Scaled {
 
 /// # Safety
 /// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements. Gate and
-/// scale have the same rows, of the types in their `kind`. All operands allow the access type `A`. The
-/// outputs overlap no other operand.
+/// scale also have these rows, with the element types in their fields `kind`. All operands allow the access
+/// type `A`. The outputs overlap no other operand.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
@@ -79,8 +79,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
     }
     let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
-    // If the row is staged in shared memory, this reduction replaces the values of `branch` there by the
-    // sums.
+    // If the row is staged in shared memory, this reduction overwrites the values of `branch` in shared
+    // memory with the sums.
     let stats = row.reduce::<MeanSquare, _>(sum);
     row.write(sum, stats, sink);
 }
@@ -111,7 +111,7 @@ fn run_in_registers<T: Elem, A: Access>(
     }
 }
 
-/// The rows of the sum `x + rms(branch) * tanh(gate)`, with the operands that they are computed from.
+/// A row of the sum `x + rms(branch) * tanh(gate)`, and the operands from which the sum is computed.
 #[derive(Clone, Copy)]
 struct SumRows<T, A> {
     row: RowContext<T, A>,
@@ -194,7 +194,8 @@ impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
 }
 
 /// # Safety
-/// The requirements of [`residual`] apply, with the access type in `p.access` as `A`.
+/// The requirements of [`residual`] apply. The access type `A` of these requirements is the one in
+/// `p.access`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     gated: TanhGated,
@@ -203,7 +204,7 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
     // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all of them allow.
+    // that all operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -221,15 +222,16 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
     // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
     // SM gives each thread more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // Set each `kind` to a constant, so that the compiler removes branches on it. Such branches would be
-    // executed for each vec4 (four columns).
+    // Set each `kind` to a constant, so that the compiler removes the branches on `kind`. These branches
+    // would be executed for each vec4 (four columns).
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: the caller passes operands that the host checked, without tables. A row has `4 * TILES` tiles.
+    // SAFETY: the caller passes operands that the host checked, without tables. A row has `4 * TILES` tiles
+    // (128 columns each).
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 

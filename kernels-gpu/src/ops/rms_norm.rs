@@ -4,8 +4,8 @@
 //! f32, with one accumulator per element of a pack.
 //!
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
-//! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, as loaded, so it reads the
-//!   row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
+//! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, in their element type. It
+//!   therefore reads each row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
 //! - `rms_norm_cluster8_<dtype>` keeps a row in the registers of a cluster of eight blocks.
 use cuda_std::prelude::*;
 
@@ -13,9 +13,9 @@ use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, and the weight `p.cols`
-/// elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no other
-/// operand.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, and that the weight has
+/// `p.cols` elements. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `y`
+/// overlaps no other operand.
 #[inline(always)]
 unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -42,7 +42,7 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -63,7 +63,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { rms_norm::<T, IN_REGISTERS, true>(x, weight, y, p, Team::of_block()) }
 }
 
@@ -72,7 +72,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 #[inline(always)]
 unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 

@@ -1,12 +1,12 @@
-//! Gradients of [`rms_norm`](super::rms_norm): of its input and its weight.
+//! Gradients of [`rms_norm`](super::rms_norm) with respect to its input and its weight.
 //! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
-//! - `_sums_any` adds up the partial sums for the weight, which the blocks of the kernels above write to a
-//!   workspace.
+//! - `_sums_any` adds up the partial sums for the weight. The blocks of the other kernels write these partial
+//!   sums to a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
@@ -20,7 +20,7 @@ use crate::rms::weight::Weight;
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -43,7 +43,7 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { norm_backward::<T, 4, true, false>(operands, weight, sums, p) }
 }
 

@@ -1,9 +1,10 @@
 //! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. `f` is SiLU or the
 //! sigmoid.
 //!
-//! Models apply these norms after linear attention and state-space layers. The kernels round as transformers'
-//! modules do. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the norm is
-//! rounded before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not rounded.
+//! Models apply these norms after linear attention and state-space layers. The kernels round in the same
+//! steps as the modules of transformers. `f(gate)` is computed in f32 and not rounded. In some modules, the
+//! result of the norm is rounded before it is multiplied by `f(gate)`. If the norm comes last, its input
+//! `x * f(gate)` is not rounded.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
@@ -37,8 +38,8 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     round: bool,
 }
 
-/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, their f32 product takes as many
-/// registers as both packs together.
+/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, the f32 product of the two packs takes
+/// as many registers as the two packs together.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
@@ -68,9 +69,9 @@ impl<T: Elem, const GATE_FIRST: bool> RegisterTile<T> for Packs<T, GATE_FIRST> {
     }
 }
 
-/// Returns `f(gate)` in f32. For f32, the function does the same operations as aten's kernels for SiLU and
-/// sigmoid. For 16-bit types, approximate instructions replace the slow division, because rounding to 16 bits
-/// hides their errors.
+/// Returns `f(gate)` in f32. For f32 rows, the function does the same operations as aten's kernels for SiLU
+/// and sigmoid. For 16-bit types, approximate instructions replace the slow division, because rounding to 16
+/// bits hides their errors.
 #[inline(always)]
 fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::F32Vec {
     gate.lanes().map(|gate| {
@@ -111,9 +112,9 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> RowSource<T> for Gated
 }
 
 /// # Safety
-/// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements, and the weight
-/// `p.cols` elements. If `VECTOR`, all of them allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
-/// other operand. `GATE_FIRST` equals `gate.first != 0`.
+/// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements, and that the weight
+/// has `p.cols` elements. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`).
+/// `y` overlaps no other operand. `GATE_FIRST` equals `gate.first != 0`.
 #[inline(always)]
 unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const GATE_FIRST: bool>(
     x: Rows,
@@ -170,7 +171,7 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -192,7 +193,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

@@ -5,13 +5,13 @@
 //! rotate all columns or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns.
-//! - `_qk_warp1`: interleaved pairs, for heads that do not have 64 or 128 columns, or whose angles differ
+//! - `_qk_warp1`: heads with interleaved pairs that have neither 64 nor 128 columns, or whose angles differ
 //!   between heads.
 //!
 //! The following kernels serve all remaining cases, such as computed angles or a rotation of only some
 //! columns:
 //!
-//! - `_warp1`: heads of up to 128 columns, with vec4 accesses.
+//! - `_warp1`: heads of up to 128 columns, with vec4 accesses (four columns at a time).
 //! - `_block`: longer heads, with vec4 accesses.
 //! - `_any`: tensors that do not allow vec4 accesses.
 use cuda_std::prelude::*;

@@ -2,8 +2,8 @@
 //! `x - max - ln(sum)`.
 //!
 //! A team (the threads that share a row) computes one row in f32 and rounds once. If a row fits in the
-//! registers of a block, it is loaded only once. From sm_90 on, this also applies to rows that fit in the
-//! registers of a cluster of eight blocks.
+//! registers of a block, it is loaded only once. From sm_90 on, a row that fits in the registers of a cluster
+//! of eight blocks is also loaded only once.
 //!
 //! Longer rows are loaded twice. The second pass starts at the end of the row, because the end is still in
 //! cache.
@@ -18,12 +18,12 @@ use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 /// Turing, an SM has 1024 threads, so only two blocks fit.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
-/// Maximum and sum of a row, in the form in which `apply` uses them.
+/// Maximum and sum of a row, converted to the values that `apply` needs.
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise `1 / sum` for f32, and `-log2(sum)`
-    /// for 16-bit types, which `apply` adds to the exponent.
+    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise, it is `1 / sum` for f32. For
+    /// 16-bit types, it is `-log2(sum)`, which `apply` adds to the exponent.
     ///
     /// For 16-bit types, the exponent has an error of up to 2.5 ulp. The relative error of the result is then
     /// about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
@@ -58,13 +58,13 @@ impl Finish {
     }
 }
 
-/// Computes the row that the threads of a team share. If `IN_REGISTERS` is not 0, each thread keeps its part
-/// of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the row in steps of `STEP`
-/// packs per thread.
+/// Computes the row of the calling team (the threads that share the row). If `IN_REGISTERS` is not 0, each
+/// thread keeps its part of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the
+/// row in steps of `STEP` packs per thread.
 ///
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both allow 16-byte
-/// accesses (`Rows::is_vector`). `y` does not overlap `x`.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR` is true, both allow
+/// 16-byte accesses (`Rows::is_vector`). `y` does not overlap `x`.
 #[inline(always)]
 unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -107,7 +107,7 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         let team = Team::of_block();
@@ -128,7 +128,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
@@ -141,7 +141,7 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

@@ -1,8 +1,8 @@
 //! Gradient of [`softmax`](super::softmax), computed from its result `y`: `dx = y * (dy - sum(dy * y))`. For
-//! the logarithm: `dx = dy - exp(y) * sum(dy)`.
+//! the logarithm of the softmax, the gradient is `dx = dy - exp(y) * sum(dy)`.
 //!
 //! A team (the threads that share a row) computes one row. `y` and `dy` stay in registers if they fit.
-//! Otherwise they are read twice, as in the forward pass.
+//! Otherwise the kernel reads `y` and `dy` twice: for the sum, and again for `dx`.
 use cuda_std::prelude::*;
 
 use crate::softmax::online::SoftmaxParams;
@@ -44,8 +44,8 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         if self.log { dy.sum() } else { y.lanes().zip(dy, |y, dy| y * dy).sum() }
     }
 
-    /// Returns the gradient for a pack of `y` and the pack of `dy` with the same columns. `sum` is the sum
-    /// over the row.
+    /// Returns the gradient for a pack of `y` and the pack of `dy` with the same columns. `sum` is the row's
+    /// sum of `dy * y`, or of `dy` for the logarithm of the softmax.
     #[inline(always)]
     fn gradient(&self, RowPacks { y, dy }: RowPacks<T>, sum: f32) -> Pack<T> {
         let (y, dy) = (y.opaque_lanes().lanes(), dy.opaque_lanes().lanes());
@@ -57,13 +57,13 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
     }
 }
 
-/// Computes the row that the threads of a team share. If `IN_REGISTERS` is not 0, each thread keeps its part
-/// of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the row in steps of `STEP`
-/// packs per thread.
+/// Computes the row of the calling team (the threads that share the row). If `IN_REGISTERS` is not 0, each
+/// thread keeps its part of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the
+/// row in steps of `STEP` packs per thread.
 ///
 /// # Safety
-/// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, all of them
-/// allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other operand.
+/// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR` is true, all
+/// these operands allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     y: Rows,
@@ -110,7 +110,7 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
     // allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
@@ -132,7 +132,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All of them allow 16-byte accesses.
+    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

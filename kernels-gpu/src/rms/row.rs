@@ -15,8 +15,8 @@ use crate::layout::operand_kind::OperandKind;
 pub struct RmsParams {
     /// Rows of the operands.
     pub rows: u64,
-    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
-    /// 0 means that all rows are `Rows::inner_stride` apart.
+    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
+    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
@@ -51,23 +51,26 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
     /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// Whether loads of long rows use the L2 cache policy of the launch. If true, the method `demote` resets
+    /// `true` if loads of long rows use the L2 cache policy of the launch. The method `demote` then resets
     /// the priority of the loaded L2 lines.
     const USES_L2_POLICY: bool = false;
-    /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
+    /// Resets the L2 priority of the lines that start in `tile` (16 bytes per thread), if the source uses an
+    /// L2 policy.
     ///
     /// # Safety
     /// The requirements of [`Row::demote`] apply: rows start and end at the boundary of an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
-    /// Returns the values to store for a tile. `lanes` contains its normalized and scaled values.
+    /// Returns the values to store for a tile (16 bytes per thread). `lanes` contains the normalized and
+    /// scaled values of the tile.
     #[inline(always)]
     fn finish(&self, _tile: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         lanes
     }
 }
 
-/// The elements of one tile that a thread keeps in registers, from the reduction until the result is written.
+/// The elements that a thread has in one tile (16 bytes per thread). They stay in registers from the
+/// reduction until the result is written.
 pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Returns a tile that is not loaded yet.
     fn empty() -> Self;
@@ -121,14 +124,14 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
 }
 
-/// Returns whether a kernel with `IN_REGISTERS` tiles per row uses the L2 cache policy of the launch. On an
-/// H200, the policy does not speed up rows of fewer than four tiles.
+/// Returns whether a kernel with `IN_REGISTERS` tiles (16 bytes per thread each) per row uses the L2 cache
+/// policy of the launch. On an H200, the policy does not speed up rows of fewer than four tiles.
 const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -> bool {
     X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
-/// If `wanted` is true, waits for earlier launches and then loads the tiles of `source` that stay in
-/// registers. The kernel accesses no global memory before this wait.
+/// If `wanted` is true, waits for earlier launches. Then it loads the tiles (16 bytes per thread each) of
+/// `source` that stay in registers. The kernel accesses no global memory before this wait.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -150,8 +153,8 @@ pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>
 /// `IN_REGISTERS` is at most `LOAD_FIRST`, the caller has already loaded the tiles in `in_registers`.
 ///
 /// # Safety
-/// `weight` has `p.cols` elements of the type in `weight.kind`. If `VECTOR`, the weight is aligned to 16
-/// bytes.
+/// `weight` has `p.cols` elements of the type in `weight.kind`. If `VECTOR` is true, the weight is aligned to
+/// 16 bytes.
 #[inline(always)]
 pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>>(
     source: X,
@@ -162,8 +165,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: the caller passes a weight of `p.cols` elements. Only `same` or `single` is read, whichever has
-    // the type in `weight.kind`.
+    // SAFETY: the caller passes a weight of `p.cols` elements. The kernel reads only the one of `same` and
+    // `single` that has the type in `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
@@ -173,7 +176,7 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
         // If the row does not stay in registers, the kernel tests the type of the weight at run time. These
-        // branches do not limit its speed.
+        // tests do not limit the speed of the kernel.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }

@@ -1,4 +1,4 @@
-//! The weight of a norm. It is absent, has the element type of the rows, or is f32. The result is
+//! The weight of a norm. The weight is absent, has the element type of the rows, or is f32. The result is
 //! `x * (offset + weight)`, and the normalized `x` can be rounded before the multiplication.
 //!
 //! The code of a norm is generic over `WeightScale`, so that each instantiation contains only the registers
@@ -81,8 +81,8 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for AnyKind<T, VECTOR> {
     }
 }
 
-/// Multiplies normalized values by `offset + weight`. If `round_before`, it first rounds the normalized
-/// values to `T`.
+/// Multiplies normalized values by `offset + weight`. If `round_before` is 1, the function first rounds the
+/// normalized values to `T`.
 #[inline(always)]
 fn times<T: Elem>(lanes: T::F32Vec, weight: T::F32Vec, how: Applied) -> T::F32Vec {
     let lanes = if how.round_before != 0 { T::unpack(T::pack(lanes)) } else { lanes };

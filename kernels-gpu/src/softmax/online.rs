@@ -67,8 +67,8 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
     lanes.get(0)
 }
 
-/// Returns `exp(x)` for a difference of two logits of type `T`, so `x` is at most slightly above 0. Results
-/// below 2^-126 become 0.
+/// Returns `exp(x)`. `x` is a difference such as `logit - max`, and is at most slightly above 0. `T` is the
+/// type of the logits. Results below 2^-126 become 0.
 ///
 /// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
 /// is too small to change a 16-bit result. For f32, the function computes this rounding error and corrects
@@ -83,8 +83,8 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
         return power;
     }
     let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
-    // If `|x|` is infinite or nearly so, the remainder is infinite or NaN. Then `power` is returned without a
-    // correction.
+    // If `|x|` is infinite or close to the largest f32, the remainder is infinite or NaN. Then `power` is
+    // returned without a correction.
     let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
     fma(power, remainder * LN_2, power)
 }
@@ -116,8 +116,8 @@ pub(crate) fn ln(x: f32) -> f32 {
 pub struct SoftmaxParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
-    /// 0 means that all rows are `Rows::inner_stride` apart.
+    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
+    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,

@@ -62,8 +62,8 @@ impl Targets {
 pub struct CrossEntropyParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of consecutive rows that are `Rows::inner_stride` apart, before a step of `Rows::outer_stride`.
-    /// 0 means that all rows are `Rows::inner_stride` apart.
+    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
+    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
     pub inner: u32,
     /// Columns per row: the number of classes.
     pub cols: u32,

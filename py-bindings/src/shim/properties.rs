@@ -3,8 +3,8 @@
 use super::{Handle, Shim};
 use std::ffi::c_void;
 
-/// Defines a method for each property of a tensor. The shim function writes the property to an out parameter,
-/// and the method returns it.
+/// Defines a method for each property of a tensor. A function of torch's C shim writes the property to an out
+/// parameter, and the method returns this value.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $function:ident -> $ty:ty;)*) => {
         impl Shim { $(

@@ -1,5 +1,5 @@
 //! Tests `attention` on tensors that start at any element and have any gap between heads. Some kernels copy
-//! 16 bytes at a time and need aligned addresses, so such tensors must use other code.
+//! 16 bytes at a time and need aligned addresses, so the op must run other kernels for unaligned tensors.
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
@@ -10,10 +10,11 @@ use crate::support::test::Test;
 pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
-/// Shifts queries, keys, values and the result, one tensor at a time. With an offset or a gap of 8 elements
-/// (16 bytes), the tensor is aligned again.
+/// Shifts one tensor at a time: queries, keys, values or the result. A tensor with an offset or a gap of 8
+/// elements (16 bytes) is aligned.
 ///
-/// On Hopper, 6 queries run in the general kernels, and 70 queries run in the kernels for Hopper.
+/// On Hopper, the op runs a general kernel for 6 queries. For 70 queries, it runs a Hopper kernel if the
+/// tensors are aligned.
 fn each_tensor(device: &Device) {
     for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
         for tensor in 0..4 {
@@ -28,7 +29,8 @@ fn each_tensor(device: &Device) {
     }
 }
 
-/// Tests unaligned masks. With 37 keys, the rows of a mask end at unaligned addresses.
+/// Tests unaligned masks. A row of a mask has 37 elements (one per key), so most rows start at unaligned
+/// addresses.
 fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in [[true, false, false, true], [true, true, false, true], [true; 4]] {

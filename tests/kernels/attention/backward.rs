@@ -26,8 +26,8 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // A block of a gradient kernel has 64 or 128 rows of one tensor (queries or keys). It iterates over tiles
-    // of 16 to 64 rows of the other tensor.
+    // A block of a gradient kernel has 64 or 128 rows of one tensor (queries or keys). The block iterates
+    // over tiles of 16 to 64 rows of the other tensor (keys or queries).
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
@@ -68,8 +68,8 @@ fn softcap_and_scale(device: &Device) {
     both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
-/// The expected gradients of queries, keys and values. The second array has, for each element, the sum of the
-/// magnitudes of the element's terms.
+/// The first field contains the expected gradients of queries, keys and values. The second field contains,
+/// for each element of a gradient, the sum of the magnitudes of its terms.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
 /// Computes the gradients in f64, with the formulas that the kernels' documentation states.
@@ -91,8 +91,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
         let gradient: Vec<f64> = (0..sk).map(|j| dot(&dout[query..][..d], &v[key(j)..][..d])).collect();
         let delta = dot(&weights, &gradient);
-        // `delta` is a sum of products `dout * out`, and the kernel rounds `out`. The sum of the terms'
-        // magnitudes, `delta_size`, may be larger than `delta`.
+        // `delta` is a sum of products `dout * out`, and the kernel rounds `out`. The error is therefore
+        // relative to `delta_size`, the sum of the products' magnitudes, which may be larger than `delta`.
         let out = |c: usize| (0..sk).map(|j| weights[j] * v[key(j) + c]).sum::<f64>();
         let delta_size: f64 = (0..d).map(|c| (dout[query + c] * out(c)).abs()).sum();
         for j in 0..sk {
@@ -102,8 +102,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
                 slope *= 1.0 - (product / cap).tanh().powi(2);
             }
             let ds = slope * (gradient[j] - delta);
-            // Size of the terms of `ds`. The rounding of `ds` and the products that use it have errors
-            // relative to this size.
+            // Magnitude of the terms of `ds`. The rounding of `ds`, and the products that use `ds`, have
+            // errors relative to this magnitude.
             let size = slope.abs() * (gradient[j].abs() + delta_size);
             for c in 0..d {
                 let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];
@@ -147,8 +147,9 @@ fn check<T: Element>(device: &Device, case: &AttentionCase) {
     attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
     let wide = host.each_ref().map(|values| wide(values));
     let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
-    // The kernels round four values to the element type, each once: the probabilities, their gradients, `out`
-    // in `delta`, and the result.
+    // The kernels round four values to the element type, each once. These values are the attention
+    // probabilities `P`, the gradients `dS` of the scores, the `out` from which `delta` is computed, and the
+    // result.
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
     for (name, (got, (sums, sizes))) in
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))

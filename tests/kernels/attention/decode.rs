@@ -40,8 +40,8 @@ fn both(device: &Device, case: AttentionCase) {
 
 fn sizes(device: &Device) {
     // A split has 512 keys, and a tile has 16 rows (queries of the heads that share a key head). The keys
-    // fill two splits exactly, or exceed them. The rows fill a part of a tile, one tile and a tail, or two
-    // tiles.
+    // fill two splits exactly, or exceed two splits. The rows fill a part of a tile, one tile and a tail, or
+    // two tiles.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }

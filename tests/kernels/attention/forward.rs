@@ -27,8 +27,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // One query, and numbers of queries close to an MMA tile (16) and to the tile of a block. No keys, and up
-    // to about two tiles of keys. The last two cases use grouped-query attention.
+    // Most cases have one query, or a number of queries close to the size of an MMA tile (16) or of a block's
+    // tile. The number of keys goes from zero to about two tiles. The last two cases use grouped-query
+    // attention.
     for (sq, sk) in [(1, 1), (1, 130), (15, 64), (16, 63), (17, 65), (127, 7), (128, 128), (129, 129), (3, 0)]
     {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
@@ -47,16 +48,17 @@ fn head_dims(device: &Device) {
     }
 }
 
-/// Tests head dimensions above 128. A tile of these kernels has 128 queries and 128 keys, and a warp copies
-/// one row at a time.
+/// Tests head dimensions above 128. The kernels for these dimensions have tiles of 128 queries and 128 keys,
+/// and a warp copies one row at a time.
 fn wide_heads(device: &Device) {
     wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
 }
 
-/// Tests the kernel with tiles of 64 keys, which GPUs with less shared memory per block than Hopper use.
+/// Tests the kernel with tiles of 64 keys. GPUs with less shared memory per block than Hopper use this
+/// kernel.
 ///
-/// Other devices use this kernel only if no better kernel is available. The test therefore skips up to two
-/// better kernels.
+/// Other devices use this kernel only if no better kernel is available. The test therefore makes the device
+/// skip up to two better kernels.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {
@@ -136,8 +138,8 @@ fn softcap_and_scale(device: &Device) {
     }
 }
 
-/// Tests large queries, with which one key has nearly all the probability. The running maximum of the online
-/// softmax then increases many times.
+/// Tests queries with large values, for which one key has nearly all the probability. The running maximum of
+/// the online softmax then increases many times.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));

@@ -17,7 +17,8 @@ pub const TESTS: &[Test] = &[
 /// `[queries, keys]` of each sequence. The sizes include several tiles, no queries, no keys, one query, and
 /// exactly one tile.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
-/// Number of queries and keys after the last sequence. They are padding that belongs to no sequence.
+/// Number of queries and keys after the last sequence. These queries and keys are padding that belongs to no
+/// sequence.
 const REST: [usize; 2] = [150, 80];
 const HEADS: usize = 2;
 const DIM: usize = 64;
@@ -101,8 +102,7 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// The starts of sequences must begin with 0 and must not decrease. Otherwise two sequences would contain the
-/// same rows.
+/// The starts of sequences must begin with 0 and must not decrease. Otherwise two sequences would share rows.
 ///
 /// The CPU executor rejects other starts. With a GPU, the host does not read the starts and cannot reject
 /// them, so the test ends before these cases.

@@ -42,8 +42,8 @@ fn full(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // The diagonal of the causal mask passes each corner of a tile. There are cases with more keys than
-    // queries, and cases with fewer keys, in which no query of some tiles attends to a key.
+    // The diagonal of the causal mask passes each corner of a tile. Some cases have more keys than queries.
+    // Other cases have fewer keys than queries, so that in some tiles no query attends to a key.
     for (sq, sk) in [(192, 192), (256, 256), (64, 300), (200, 331), (450, 250), (300, 64)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -91,8 +91,8 @@ fn sharp(device: &Device) {
     }
 }
 
-/// Tests more tiles than SMs. A block then processes several tiles in sequence, which may belong to different
-/// heads and batches.
+/// Tests more tiles than SMs. A block then processes several tiles in sequence. These tiles may belong to
+/// different heads and batches.
 fn many(device: &Device) {
     let heads = if device.arch().is_some() { 80 } else { 2 };
     both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]));
@@ -107,8 +107,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     attention(device, inputs, y.view_mut(&SHAPE)?, None, Attention::default(), stream)
 }
 
-/// Launches a kernel for the first time while a stream is captured into a graph. The launch creates tensor
-/// maps and must make no driver call that is forbidden during capture.
+/// Launches a kernel for the first time while a stream is captured into a graph. This first launch creates
+/// tensor maps. It must make no driver call that CUDA forbids during a capture.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);

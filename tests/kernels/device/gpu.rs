@@ -36,8 +36,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     rms_norm(device, x.view(&SHAPE)?, None, y.view_mut(&SHAPE)?, RmsNorm::default(), stream)
 }
 
-/// Captures the first launch of a new device. A new device must load the kernel during the capture, and the
-/// driver might not allow this.
+/// Captures the first launch on a new `Device` into a graph. The `Device` must load the kernel during the
+/// capture, and the driver might not allow a load during a capture.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -53,8 +53,8 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// Lets several threads launch the same kernel for the first time. Each may load the kernel, and the device
-/// keeps only one loaded copy.
+/// Lets several threads launch the same kernel for the first time. Each thread may load the kernel, and the
+/// device keeps only one loaded copy.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -107,7 +107,7 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Checks that memory of another device is an error. A kernel that reads a host pointer would destroy the
+/// Checks that an op rejects memory of another device. A kernel that reads a host pointer would destroy the
 /// CUDA context, which torch shares. A device pointer on the CPU executor would crash the process.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
@@ -169,7 +169,7 @@ fn description(device: &Device) {
     assert!(matches!(Device::describe(999), Err(Error::NoDevice { index: 999, .. })));
 }
 
-/// Runs an op on memory, a stream and a context of the crate `cust`, and compares the result with that of
+/// Runs an op on memory, a stream and a context of the crate `cust`. The result must equal the result with
 /// this library's own memory and stream.
 fn of_cust(device: &Device) {
     let x = input(device);

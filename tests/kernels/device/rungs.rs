@@ -96,7 +96,7 @@ fn every_cluster(device: &Device) {
 }
 
 /// Tests `softmax` in clusters whose threads keep 7 or 8 packs (16-byte vectors) in registers. Some rows fill
-/// the cluster, and others leave whole blocks empty.
+/// the cluster, and other rows leave whole blocks of the cluster empty.
 fn softmax_clusters(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };

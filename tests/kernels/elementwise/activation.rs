@@ -61,12 +61,12 @@ pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to the input
-/// (`scale`).
+/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to `scale`,
+/// the size of the input.
 ///
-/// For negative inputs, `1 + tanh` or `1 + erf` cancels. The absolute error is then relative to the input and
-/// not to the result. Approximate instructions contribute up to 2 ulp each. In a chain of operators, each
-/// operator adds such an error in the element type.
+/// For negative inputs, the sum `1 + tanh` or `1 + erf` cancels. The absolute error is then proportional to
+/// the input, not to the result. Approximate instructions contribute up to 2 ulp each. In exact mode, each
+/// operator of a chain also adds a rounding error of the element type.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let epsilon = match T::DTYPE {

@@ -152,8 +152,8 @@ fn no_elements(device: &Device) {
     assert_eq!(y.download().unwrap()[0], 3.0);
 }
 
-/// Tests the threshold of `Fatrelu`. Infinities are valid: `inf` blocks every value, and `-inf` passes every
-/// value. NaN is rejected.
+/// Tests the threshold of `Fatrelu`. An infinite threshold is valid: `inf` blocks every value, and `-inf`
+/// passes every value. A NaN threshold is rejected.
 fn thresholds(device: &Device) {
     let (x, up) =
         (device.upload(&[1.0_f32, f32::MAX, -2.0, 0.0]).unwrap(), device.upload(&[3.0_f32; 4]).unwrap());

@@ -104,7 +104,7 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // In exact mode, the op rounds twice, and a third time if there is a bias.
+    // In exact mode, the op rounds to the element type twice, and a third time if there is a bias.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -126,7 +126,8 @@ fn check<T: Element>(
     });
 }
 
-/// Returns combination `i` of packing, function, gate and roundings. Callers use another `i` for each shape.
+/// Returns combination number `i` of packing, function, gate and roundings. Callers pass a different `i` for
+/// each shape.
 fn mixture(i: usize) -> (bool, GatedActivation) {
     let gate = if i / 2 % 2 == 0 { Gate::Second } else { Gate::First };
     let roundings = if i / 4 % 2 == 0 { Roundings::Exact } else { Roundings::Once };
@@ -214,9 +215,9 @@ fn biases_first(device: &Device) {
                 continue;
             }
             let [y, dx] = run(device, &input, packed, layout, params);
-            // A call without a bias on the rounded sums `input + bias` gives the same `y`. Its gradients
-            // differ, because the incoming gradient `dy` is the first input half, which then includes the
-            // bias.
+            // A call without a bias on the rounded sums `input + bias` gives the same `y`. The gradients of
+            // this call differ, because the test passes the first input half as the incoming gradient `dy`.
+            // Here, this half includes the bias.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
@@ -227,8 +228,8 @@ fn biases_first(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 2 * 64]` inside a tensor `[3, 6, 2 * 64]`. One stride cannot address all rows of the
-/// view.
+/// Tests a view `[3, 4, 2 * 64]` inside a tensor `[3, 6, 2 * 64]`. After every four rows, the view skips two
+/// rows, so one row stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let input = Input::<f32>::random(seed(), [18, 64]);
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

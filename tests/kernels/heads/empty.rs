@@ -18,7 +18,7 @@ const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
 /// Runs the op on empty queries only, on empty keys only and on both. The tensors have no batch, no token or
-/// no head. Their shapes have four dimensions, and then three.
+/// no head. The test runs with shapes of four dimensions, and again with shapes of three dimensions.
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());

@@ -18,8 +18,9 @@ pub const TESTS: &[Test] = &[
     ("heads_kernels::a_warp_has_several_batches", several_batches),
 ];
 
-/// Runs the op on an aligned tensor, which must use `kernel`. Then runs it on the same heads from the second
-/// element of a buffer on, which must use another kernel and give the same bits.
+/// Runs the op on an aligned tensor, which must use `kernel`. Then runs the op on an unaligned tensor with
+/// the same values, which starts at the second element of a buffer. The second run must use another kernel
+/// and give the same bits.
 fn check<T: Element>(
     device: &Device,
     kernel: &str,
@@ -67,8 +68,8 @@ fn alignment<T: Element>(device: &Device) {
             Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
-    // Kernels for head dimensions 64 and 128. The heads are a view of a fused QKV tensor, and a warp has one
-    // or several heads.
+    // Tests kernels for head dimensions 64 and 128. The heads are a view of a fused QKV tensor, and a warp
+    // processes one or several heads.
     for (norm, heads, dim, kernel) in [
         (QkNorm::None, 5, 64, "rope_d64_warp1"),
         (QkNorm::None, 3, 128, "rope_d128_warp1"),
@@ -96,8 +97,9 @@ fn alignment<T: Element>(device: &Device) {
             );
         }
     }
-    // Kernels that keep a row of all heads in registers. The row is shorter than a tile, has several whole
-    // tiles, or is as long as possible. With several heads, the angles repeat for each head.
+    // Tests kernels that keep a row (all heads of a token) in registers. The row is shorter than a tile (512
+    // columns), has several whole tiles, or is as long as possible. If a row has several heads, all heads
+    // have the same rotation angles.
     let (held4, held10) = ("qk_norm_rope_rms_block4", "qk_norm_rope_rms_block10");
     for (heads, dim, kernel) in [
         (2, 32, held4),
@@ -129,7 +131,8 @@ fn alignment<T: Element>(device: &Device) {
     }
 }
 
-/// Tests so many tokens that a warp processes the heads of a token in several batches.
+/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
+/// batches.
 fn several_batches(device: &Device) {
     let rotation = Some(Rotation::of(Kind::Wide, true, 64));
     let kernel = "qk_norm_rope_rms_d64_warp1";

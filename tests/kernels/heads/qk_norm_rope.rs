@@ -25,12 +25,12 @@ pub const TESTS: &[Test] = &[
 
 const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
 
-/// Absolute error below which a result counts as equal to its reference. A rotated value is the sum of two
-/// terms, each up to 16 and with an error of a few ulp of f32. The terms may cancel.
+/// Absolute error below which a test accepts a result. A rotated value is the sum of two terms, each up to 16
+/// and with an error of a few ulp of f32. The terms may cancel.
 const CANCELLED: f64 = 2e-5;
 
 /// Returns the error bound of a result in ulp. A result in 16 bits has half an ulp for its rounding and a
-/// small part for the f32 arithmetic. The bound for f32 is the same as for `rms_norm`.
+/// small part for the f32 arithmetic. The bound for f32 equals the bound in the tests of `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }
@@ -97,8 +97,8 @@ impl<T: Element> HeadsOperand<T> {
     }
 }
 
-/// Returns `got`, but replaces each value within `CANCELLED` (an absolute error) of its reference by the
-/// reference.
+/// Returns `got` with some values replaced: if the absolute error of a value is at most `CANCELLED`, its
+/// reference replaces the value.
 fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
     let close = |got: T, wanted: f64| (f64::from(got.to_f32()) - wanted).abs() <= CANCELLED;
     got.into_iter()
@@ -192,7 +192,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests so many tokens that a warp processes the heads of a token in several batches.
+/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
+/// batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for norm in NORMS {
@@ -201,8 +202,8 @@ fn many_tokens(device: &Device) {
     }
 }
 
-/// Tests exact mode. The bits must equal those of two calls: first only the norm, whose result is rounded,
-/// then only the rotation.
+/// Tests exact mode. The result must have the same bits as the result of two calls in sequence. The first
+/// call applies only the norm and rounds its result. The second call applies only the rotation.
 fn exact(device: &Device) {
     let rng = &mut random(seed());
     for (norm, d, across_heads) in [

@@ -110,7 +110,8 @@ fn layouts(device: &Device) {
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
-/// Tests so many tokens that a warp processes the heads of a token in several batches.
+/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
+/// batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
@@ -120,8 +121,8 @@ fn many_tokens(device: &Device) {
     check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Rotation::of(Kind::Wide, true, 16), Layout::Fused);
 }
 
-/// Tests angles that the kernel computes as `position * frequency`. The positions go up to a million. They
-/// are the token indices, or a tensor.
+/// Tests angles that the kernel computes as `position * frequency`. The positions are the token indices, or
+/// come from a tensor with values up to a million.
 fn frequencies(device: &Device) {
     let (b, s, h, d) = (2, 6, 3, 64);
     for (interleaved, given, columns) in
@@ -159,8 +160,8 @@ fn frequencies(device: &Device) {
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
-        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. Adding 64 to
-        // both values gives all results nearly the same ulp, so that the bound in ulp is an absolute bound.
+        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. With 64 added,
+        // all results have nearly the same ulp. The bound in ulp is therefore an absolute bound.
         let shifted = |v: f64| v + 64.0;
         let got: Vec<f32> = y.download().iter().map(|v| v + 64.0).collect();
         within_ulps(&got, &expected.into_iter().map(shifted).collect::<Vec<_>>(), d, 1.0);

@@ -108,8 +108,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Moves the target over the columns, because only one thread subtracts 1 in the column of the target. The
-/// rows allow 16-byte accesses or only accesses of single elements.
+/// Tests targets in different columns: only the thread that processes the target's column subtracts 1 from
+/// its value. Some rows allow 16-byte accesses, and others allow only accesses of single elements.
 fn every_column(device: &Device) {
     for cols in [1_i64, 9, 40, 257, 264, 4104] {
         let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();

@@ -54,7 +54,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
+/// one row stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

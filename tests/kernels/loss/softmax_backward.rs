@@ -1,5 +1,5 @@
-//! Tests `softmax_backward` against f64. Its input `y` is rounded to the element type, as the forward op
-//! rounds it.
+//! Tests `softmax_backward` against f64. The input `y` is rounded to the element type, because the forward op
+//! rounds its result in the same way.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax_backward};
 use oxiwarp_tests::case;

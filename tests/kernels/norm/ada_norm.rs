@@ -70,7 +70,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Checks the kernels that keep rows in registers, with every combination of operands that has such a kernel.
+/// Checks the kernels that keep rows in registers, with every combination of operands for which such a kernel
+/// exists.
 ///
 /// The results are compared with f64. If the base addresses are not aligned, another kernel runs and must
 /// give the same bits.

@@ -1,4 +1,4 @@
-//! Tests `ada_norm` and `ada_norm_pair` bit for bit. The results are compared with those of the torch
+//! Tests `ada_norm` and `ada_norm_pair` bit for bit. The results are compared with the results of the torch
 //! operators that the ops replace, and with other launches of the same op.
 use half::{bf16, f16};
 use oxiwarp::{
@@ -26,7 +26,8 @@ pub const TESTS: &[Test] = &[
     ("ada_norm_pair::bf16_is_two", pair::<bf16>),
 ];
 
-/// Compares the op with the norm, followed by one operator per step. Each operator rounds its result to `T`.
+/// Compares the op with a chain of operators: the norm, and one operator for each further step of the
+/// formula. Each operator rounds its result to `T`.
 fn chain<T: Element>(device: &Device) {
     let seed = seed();
     let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
@@ -48,8 +49,9 @@ fn chain<T: Element>(device: &Device) {
     }
 }
 
-/// Computes the norm with weight and bias, but without a modulation. LayerNorm is a call of `layer_norm`.
-/// RMSNorm is a call of `ada_norm` with scale 0, followed by a product and a sum on the host.
+/// Computes the norm with weight and bias, but without a modulation. For LayerNorm, the function calls
+/// `layer_norm`. For RMSNorm, it calls `ada_norm` with scale 0, and computes the product with the weight and
+/// the sum with the bias on the host.
 fn norm_alone<T: Element>(
     device: &Device,
     x: &[T],
@@ -122,8 +124,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests non-finite values. In a row of `x`, such a value affects only its row. In a scale, it affects only
-/// its column.
+/// Tests non-finite values. A non-finite value in `x` affects only its row of the result. A non-finite value
+/// in a scale affects only its column.
 fn not_finite(device: &Device) {
     let (cols, seed) = (40_usize, seed());
     let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -165,8 +167,8 @@ fn pair<T: Element>(device: &Device) {
         case!("{cols} columns, {operands:?}, {params:?}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
-        // The operands of the two modulations have the same dtypes. An f32 operand in only one of them would
-        // change the roundings of both results.
+        // The operands of the two modulations have the same dtypes. An f32 operand in only one modulation
+        // would change the roundings of both results.
         let ((affine, by), (_, by2)) = (first.views(), second.views());
         let matrix = Matrix::upload(device, &x, [6, cols], dense);
         let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));

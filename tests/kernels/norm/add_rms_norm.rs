@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Tests rows that use the `evict_last` L2 policy. The two inputs of `add_rms_norm` together exceed L2. The
-/// single input of `rms_norm`, whose bits must be equal, fits into L2.
+/// single input of `rms_norm` fits into L2. Both ops must give the same bits.
 fn kept(device: &Device) {
     let rows = if device.arch().is_some() { 5_001 } else { 5 };
     check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());

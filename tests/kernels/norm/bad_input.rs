@@ -124,8 +124,9 @@ fn add_refuses(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// Tests two tensors of which each needs two strides to address its rows. One tensor has 12 groups of 5 rows,
-/// and the other has 4 groups of 15 rows. A kernel supports only equal groups.
+/// Tests two tensors that each need two strides to address their rows. The first tensor has 12 groups of 5
+/// rows, and the second has 4 groups of 15 rows. A kernel supports two such tensors only if their groups are
+/// equal.
 fn two_layouts(device: &Device) {
     let memory = device.upload(&[1.0_f32; 1_000]).unwrap();
     let (mut y, mut sum) = (device.alloc::<f32>(1_000).unwrap(), device.alloc::<f32>(480).unwrap());
@@ -150,8 +151,8 @@ fn two_layouts(device: &Device) {
     says(gelu, &format!("activation: out and x {text}"));
 }
 
-/// Tests rungs (launch configurations) that the op rejects. With them, a kernel would leave the end of the
-/// row unwritten, or read 16 bytes at an unaligned address.
+/// Tests rungs (launch configurations) that the op rejects. With such a rung, a kernel would leave the end of
+/// the row unwritten, or read 16 bytes at an unaligned address.
 fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
     for (shape, in_registers) in [([1, 64], 2), ([9, 7], 2)] {
@@ -163,8 +164,8 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
-    // Blocks without threads, and teams (threads per row) that are neither a power of two nor a multiple of
-    // the warp size.
+    // These rungs have blocks without threads, or a block with more than 1024 threads. Others have teams
+    // (threads per row) whose size is neither a power of two nor a multiple of the warp size.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
         let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
         let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });
@@ -191,8 +192,8 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
-    // These shapes have no elements. They are still rejected, because ops multiply some of their sizes, which
-    // would overflow.
+    // These shapes have no elements. The ops still reject these shapes, because an op multiplies some of the
+    // sizes, and the product would overflow.
     let empty = device.reserve::<f32>(8).unwrap();
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
         says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");

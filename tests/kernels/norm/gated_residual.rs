@@ -57,8 +57,8 @@ fn run<T: Element>(
     sum.download()
 }
 
-/// Computes the chain of torch operators that the op replaces. Each operator rounds to `T`. With an f32 gate,
-/// or without `exact`, only the result is rounded.
+/// Computes the chain of torch operators that the op replaces. Each operator rounds to `T`. If the gate is in
+/// f32, or if `exact` is false, only the final result is rounded.
 fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: GatedResidual) -> Vec<T> {
     let single = gate.is_some_and(Side::is_f32);
     let one = |at: usize| {
@@ -184,7 +184,7 @@ fn run_both<T: Element>(
     [normed.download(), sum.download()]
 }
 
-/// Panics if the bits differ from those of `gated_residual` followed by `ada_norm`.
+/// Panics if the results differ in any bit from the results of `gated_residual` followed by `ada_norm`.
 pub fn expect_the_two<T: Element>(
     device: &Device,
     both: &Both<T>,
@@ -198,10 +198,10 @@ pub fn expect_the_two<T: Element>(
     same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, dense, params));
 }
 
-/// Compares the bits with those of `gated_residual` followed by `ada_norm`, with and without a gate.
+/// Compares the bits with the results of `gated_residual` followed by `ada_norm`, with and without a gate.
 ///
-/// Some rows are staged in shared memory, and others are too long for it. The shape and dtype of the gate may
-/// differ from those of scale and shift.
+/// Some rows are staged in shared memory, and other rows are too long for shared memory. The gate may have
+/// another shape and dtype than scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
     for (i, operands) in forms.into_iter().step_by(2).enumerate() {

@@ -52,8 +52,9 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks every combination of weight and bias with each kind of kernel. One kernel supports any row, and one
-/// needs whole tiles. Two more keep the row in the registers of a warp or of a block.
+/// Checks every combination of weight and bias with each kind of kernel. The first kernel supports any row,
+/// and the second kernel needs rows of whole tiles (128 columns each). Two more kernels keep the row in the
+/// registers of a warp or of a block.
 fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
@@ -91,7 +92,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
+/// one row stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -115,8 +117,8 @@ fn not_finite(device: &Device) {
     same_bits(&y[4 * cols..], &right[4 * cols..]);
 }
 
-/// Tests rows of equal elements, with lengths that torch's vectorised kernel does not support. Their variance
-/// must be exactly 0, as in torch.
+/// Tests rows of equal elements, with lengths that torch's vectorised kernel does not support. The computed
+/// variance of such rows must be exactly 0, as in torch.
 fn constant_rows(device: &Device) {
     for cols in [5_i64, 7, 9, 11, 13, 17, 33, 127, 1001, 2305] {
         for value in [3e4_f32, 1000.1, 0.1, -7.3] {

@@ -17,8 +17,8 @@ pub const TESTS: &[Test] = &[
     ("modulations::zero_rows", zero_rows),
 ];
 
-/// The inputs of the seven ops in `OPS`, of which each op uses some. By default, all inputs are views of the
-/// same memory.
+/// The inputs of the seven ops in `OPS`. Each op uses some of these inputs. By default, all inputs are views
+/// of the same memory.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     x: View<'a>,
@@ -179,9 +179,9 @@ fn bad_operands(device: &Device) {
     }
 }
 
-/// Tests modulations that are rejected for a four-dimensional `x`. A modulation may broadcast only in its
-/// first or only in its last leading dimensions. The shapes `[2, 1, 3, 16]` and `[1, 2, 1, 16]` are therefore
-/// errors.
+/// Tests modulations that are rejected for a four-dimensional `x`. The leading dimensions of a modulation are
+/// all dimensions except the last. Sizes of 1 that broadcast may be only at their start or only at their end.
+/// The shapes `[2, 1, 3, 16]` (between) and `[1, 2, 1, 16]` (at both ends) are therefore errors.
 fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
     let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
     let view = |shape: &[i64]| memory.view(shape).unwrap();

@@ -13,7 +13,7 @@ fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 
-/// Overlaps each output with each operand, with the other output, and with itself.
+/// Tests each output in memory that overlaps an operand, the other output, or the output itself.
 fn overlap(device: &Device) {
     let memory = device.upload(&[2.0_f32; 256]).unwrap();
     let inputs = Inputs::of(&memory);

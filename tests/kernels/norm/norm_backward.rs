@@ -61,8 +61,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests blocks that process several rows in sequence. The rows stay in registers, or each pass loads them
-/// again. One case has few rows per group (rows with the same weight).
+/// Tests blocks that process several rows in sequence. The rows stay in registers, or each pass over a row
+/// loads the row again. In one case, each group of rows with the same weight has only a few rows.
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {

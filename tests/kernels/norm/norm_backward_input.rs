@@ -58,9 +58,9 @@ fn bad_operands(device: &Device) {
     assert!(dx.download().unwrap().iter().all(|dx| dx.is_nan()), "something was written");
 }
 
-/// Makes a writable view of the memory of `view`. The tests check that the op rejects it.
+/// Makes a writable view of the memory of `view`. The tests check that the op rejects the writable view.
 fn writable<'a>(view: View<'a>) -> ViewMut<'a> {
-    // SAFETY: pointer, shape and strides are those of a valid view, and no code writes through the result.
+    // SAFETY: pointer, shape and strides come from a valid view, and no code writes through the result.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), view.shape(), view.strides()) }.unwrap()
 }
 

@@ -57,7 +57,7 @@ fn odd_rows<T: Element>(device: &Device) {
 }
 
 /// Puts a non-finite value into one of seven rows. The kernel first subtracts the mean of a row's first 16
-/// elements. The value is one of these elements, or follows them.
+/// elements. The non-finite value is one of these elements, or a later element of the row.
 fn not_finite(device: &Device) {
     let rows = 7;
     for (cols, kernel) in FORMS {
@@ -82,7 +82,7 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// Tests rows whose mean is much larger than their standard deviation. The next row has another mean.
+/// Tests rows whose mean is much larger than their standard deviation. Consecutive rows have different means.
 fn far_means(device: &Device) {
     for (cols, kernel) in FORMS {
         for mean in [-3_000.0, 40_000.0] {

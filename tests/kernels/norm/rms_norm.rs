@@ -49,7 +49,8 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
             within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
 
             // With `BeforeWeight`, the normalized row is rounded, then multiplied by the weight, then rounded
-            // again. `plain` has the rounded normalized rows, so the expected values are exact.
+            // again. `plain` contains the rounded normalized rows, so the test computes the expected values
+            // exactly.
             let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
             let twice = run(device, &x, Some(weight), shape, layouts, params);
             let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);
@@ -110,7 +111,8 @@ fn kept(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. One stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
+/// one row stride cannot address all rows of the view.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

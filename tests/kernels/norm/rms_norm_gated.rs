@@ -1,5 +1,5 @@
-//! Tests `rms_norm_gated` against f64. Its roundings are compared bit for bit with a chain of separate
-//! operators.
+//! Tests `rms_norm_gated` against f64. To test the roundings, the results are also compared bit for bit with
+//! a chain of separate operators.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
@@ -63,11 +63,11 @@ fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape and layout with both orders of norm and gate and with both gate functions. Runs without a
-/// weight and with a weight of each dtype.
+/// Checks one shape and layout. Covers both orders of norm and gate, both gate functions, no weight, and a
+/// weight of each dtype.
 ///
-/// The gate function adds 3 ulp of f32 to the error bound of the norm: 2 for `expf`, and 0.5 each for the sum
-/// and the division.
+/// The gate function adds 3 ulp of f32 to the error bound of the norm. `expf` adds 2 ulp, and the sum and the
+/// division add 0.5 ulp each.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
@@ -118,8 +118,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Compares the bits with those of the operator chains in the models' modules. The expected values are
-/// computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
+/// Compares the bits with the results of the operator chains that the models' modules run. The expected
+/// values are computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
 fn roundings(device: &Device) {
     let (rows, cols, random) = (7_usize, 640_usize, &mut random(seed()));
     let (shape, dense) = ([rows as i64, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -132,12 +132,12 @@ fn roundings(device: &Device) {
     let infinite = vec![bf16::INFINITY; rows * cols];
     for function in FUNCTIONS {
         let params = RmsNormGated { norm, function, order: GateOrder::NormFirst };
-        // The sigmoid of an infinite gate is 1, so the result must be the norm alone.
+        // The sigmoid of an infinite gate is 1, so the result must equal the norm without a gate.
         let open = RmsNormGated { function: GateFunction::Sigmoid, ..params };
         let alone = rms_norm_case::run(device, &x, Some(&matrix), shape, dense, norm);
         same_bits(&run(device, &x, &infinite, Some(&matrix), shape, dense, open), &alone);
-        // The gate multiplies the norm after its rounding. If the weight is in f32, the gate multiplies the
-        // unrounded product of norm and weight.
+        // The norm is rounded before it is multiplied by the gate. If the weight is in f32, the product of
+        // norm and weight is not rounded before it is multiplied by the gate.
         let f = |at: usize| activated(function, f64::from(gate[at].to_f32())) as f32;
         let same = run(device, &x, &gate, Some(&matrix), shape, dense, params);
         flips(&same, |at| bf16::from_f32(alone[at].to_f32() * f(at)));
@@ -145,8 +145,8 @@ fn roundings(device: &Device) {
         let product = |at: usize| bare[at].to_f32() * weight[at % cols].to_f32();
         let mixed = run(device, &x, &gate, Some(&single), shape, dense, params);
         flips(&mixed, |at| bf16::from_f32(product(at) * f(at)));
-        // With `GateFirst`, the norm reads the unrounded f32 product of `x` and `f(gate)`. Its result is
-        // rounded before it is multiplied by the weight.
+        // With `GateFirst`, the norm reads the unrounded f32 product of `x` and `f(gate)`. The norm's result
+        // is rounded before it is multiplied by the weight.
         let first = RmsNormGated { order: GateOrder::GateFirst, ..params };
         let gated: Vec<f32> = (0..x.len()).map(|at| x[at].to_f32() * f(at)).collect();
         let normed = rms_norm_case::run(device, &gated, None, shape, dense, RmsNorm::default());

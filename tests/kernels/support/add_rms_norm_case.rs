@@ -32,8 +32,9 @@ pub fn check<T: Element>(
 
     let expected: Vec<T> = (0..len).map(|at| T::from_f32(x[at].to_f32() + residual[at].to_f32())).collect();
     same_bits(&sum.download(), &expected);
-    // With two roundings, a 16-bit result also contains the error of the first rounding: half an ulp of the
-    // value before the product with the weight. This ulp may be larger than the ulp of the result.
+    // With two roundings, a 16-bit result also contains the error of the first rounding. This error is half
+    // an ulp of the value before the product with the weight. The ulp of this value may be larger than the
+    // ulp of the result.
     let allowed = if params.rounding == Rounding::Once { bound::<T>() } else { bound::<T>() + 2.0 };
     if dense_short::<T>(shape, [read, write]) {
         let alone = run(device, &expected, Some(&weight_matrix), shape, [read, write], params);
@@ -43,8 +44,8 @@ pub fn check<T: Element>(
     within_ulps(&y.download(), &norm, cols, allowed);
 }
 
-/// Returns whether `add_rms_norm` must give the bits of `rms_norm`. This holds if inputs and outputs have the
-/// same layout and a row has at most 32 KiB.
+/// Returns whether `add_rms_norm` must give the same bits as `rms_norm` of the sum. The bits are equal if
+/// inputs and outputs have the same layout and a row has at most 32 KiB.
 fn dense_short<T: Element>([_, cols]: [i64; 2], [read, write]: [Layout; 2]) -> bool {
     read == write && cols as usize * size_of::<T>() <= 32 << 10
 }

@@ -8,12 +8,13 @@ use oxiwarp_tests::tensor::{random, values, wide};
 
 use super::heads::{Layout, Tensor};
 
-/// A mask of a test case. Its values are random f32 numbers, rounded to the mask's dtype.
+/// A mask of a test case. The mask's values are random f32 numbers, rounded to the mask's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaskCase {
     /// `Bool` or `F32`; `None` means the type of the heads.
     pub dtype: Option<Dtype>,
-    /// For each dimension of `[B, H, Q, K]`, whether the mask has the full size. If not, its size is 1.
+    /// For each dimension of `[B, H, Q, K]`: whether the mask has the full size in this dimension. Otherwise
+    /// the mask has size 1 there.
     pub full: [bool; 4],
 }
 
@@ -27,8 +28,8 @@ pub struct AttentionCase {
     pub layouts: [Layout; 4],
     pub params: Attention,
     pub mask: Option<MaskCase>,
-    /// Factor by which the random queries are multiplied. A large factor gives nearly all the probability to
-    /// one key.
+    /// Factor by which the random queries are multiplied. With a large factor, one key has nearly all the
+    /// attention probability.
     pub sharpness: f32,
 }
 

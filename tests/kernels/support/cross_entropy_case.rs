@@ -5,7 +5,7 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
 /// Three sets of parameters: torch's defaults, label smoothing, and label smoothing with z-loss. Each set has
-/// another `ignore_index`.
+/// a different `ignore_index`.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },

@@ -4,7 +4,8 @@ use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
 use oxiwarp_tests::tensor::values;
 use rand::rngs::StdRng;
 
-/// The sizes of a head tensor, `[batches, tokens, heads, dim]`. They do not depend on the order in memory.
+/// The sizes of a head tensor, `[batches, tokens, heads, dim]`. The sizes do not depend on the order of the
+/// dimensions in memory.
 pub type Sizes = [usize; 4];
 
 /// A head tensor inside a larger buffer, with its position.
@@ -223,8 +224,9 @@ impl<T: Element> Tables<T> {
         }
     }
 
-    /// Returns how `column` of a head is rotated: cosine, sine, whether it is the second column of its pair,
-    /// and the other column of the pair. Returns `None` if the column or the token is not rotated.
+    /// Returns how `column` of a head is rotated. The four values are the cosine, the sine, whether `column`
+    /// is the second column of its pair, and the other column of the pair. Returns `None` if the column or
+    /// the token is not rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;

@@ -6,8 +6,8 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 pub const EPS: f32 = 1e-5;
 
-/// All combinations of weight and bias. Each is absent, in the dtype of the rows (`false`), or in f32
-/// (`true`).
+/// All combinations of weight and bias. Weight and bias are each absent, in the dtype of the rows (`false`),
+/// or in f32 (`true`).
 pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
     [None, None],
     [Some(false), Some(false)],

@@ -26,7 +26,7 @@ impl ModulationCase {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
-    /// Makes one scale, shift or gate. Its values start at element `offset` of their memory.
+    /// Makes one scale, shift or gate. The values start at element `offset` of a buffer.
     pub fn side<T: Element>(
         &self,
         device: &Device,

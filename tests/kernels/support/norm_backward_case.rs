@@ -18,7 +18,8 @@ pub struct NormBackwardCase<T> {
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// The weight of each group of rows. `Ok` has the dtype of the rows, and `Err` has f32.
+    /// The weight of each group of rows. An `Ok` weight has the dtype of the rows, and an `Err` weight is in
+    /// f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,

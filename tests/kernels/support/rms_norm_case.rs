@@ -6,7 +6,7 @@ use oxiwarp_tests::tensor::{Layout, Matrix};
 ///
 /// A 16-bit type allows half an ulp for this rounding. In f32, `rsqrt.approx` has a relative error of
 /// 2^-22.9, which is 1.1 ulp, or twice this if the result is in another binade. The argument of `rsqrt` and
-/// three products add half an ulp each. The sum of squares adds the remaining error.
+/// three products add half an ulp each. The rest of the bound is for the error of the sum of squares.
 pub fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.51 }
 }

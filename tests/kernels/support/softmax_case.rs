@@ -19,14 +19,16 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 /// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the element type.
 ///
 /// The errors are in units of 2^-23 of the result:
-/// - The difference `x - max` has an error of up to `|x - max| / 2`, and the sum of exponentials has 3.
-/// - For an f32 result, the exponential has 3. The reciprocal of the sum and the product have 0.5 each.
-/// - A 16-bit result is `ex2` of a difference with `log2(sum)`. `ex2.approx` has 2, and its argument, which
-///   is the logarithm of the result, has half an ulp. `lg2.approx` has 2 ulp of `log2(sum)`, or 2^-22 if the
-///   sum is at most 2 (CUDA C++ Programming Guide, `__log2f`). The rounding of the result to 16 bits is
-///   added.
-/// - `log_softmax` has the absolute errors of the difference and of the sum, 2 for the logarithm of the sum,
-///   and 0.5 of the result.
+/// - The difference `x - max` has an error of up to `|x - max| / 2`, and the sum of exponentials has an error
+///   of 3.
+/// - For an f32 result, the exponential adds an error of 3. The reciprocal of the sum adds 0.5, and the
+///   product adds 0.5.
+/// - A 16-bit result is `ex2` of an argument from which `log2(sum)` was subtracted. `ex2.approx` adds an
+///   error of 2. Its argument, the binary logarithm of the result, has an error of half an ulp. `lg2.approx`
+///   has an error of 2 ulp of `log2(sum)`, or of 2^-22 if the sum is at most 2 (CUDA C++ Programming Guide,
+///   `__log2f`). The rounding of the result to 16 bits adds its own error.
+/// - `log_softmax` has the errors of the difference and of the sum as absolute errors. The logarithm of the
+///   sum adds 2, and the last rounding adds 0.5. These two errors are relative to the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {

@@ -18,7 +18,7 @@ pub fn cluster_arrive() {}
 pub fn cluster_wait() {}
 
 /// # Safety
-/// None on the CPU executor. The PTX version of this function has requirements.
+/// There are no requirements on the CPU executor. The PTX version of this function has requirements.
 pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 
 /// # Safety
@@ -30,7 +30,7 @@ pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
 }
 
 /// # Safety
-/// None on the CPU executor. The PTX version of this function has requirements.
+/// There are no requirements on the CPU executor. The PTX version of this function has requirements.
 pub unsafe fn cluster_receive(_: *mut u64) {
     sync_threads();
 }

@@ -14,10 +14,12 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// Converts f32 to bf16 by adding to the bits and then dropping the low 16 bits. Rounds to nearest even.
+/// Converts f32 to bf16, rounding to nearest even. The code adds a number to the bits of the f32 value and
+/// then drops the low 16 bits.
 ///
-/// If the upper 16 bits are an even number, the addend is 0x7FFF, just below half a bf16 ulp. If they are
-/// odd, the addend is 0x8000, exactly half an ulp. A carry into the upper 16 bits rounds the result up.
+/// If the upper 16 bits are an even number, the addend is 0x7FFF, just below half a bf16 ulp. If the upper 16
+/// bits are an odd number, the addend is 0x8000, exactly half an ulp. A carry into the upper 16 bits rounds
+/// the result up.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();

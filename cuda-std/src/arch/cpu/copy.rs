@@ -1,4 +1,5 @@
-//! Copies to shared memory and prefetches on the CPU executor: the functions of `arch/ptx/copy.rs`.
+//! Copies to shared memory, and L2 prefetches, on the CPU executor. This file implements the functions of
+//! `arch/ptx/copy.rs`.
 use super::memory::check_aligned;
 use crate::cpu::copies;
 

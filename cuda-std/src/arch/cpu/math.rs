@@ -1,6 +1,6 @@
 //! f32 arithmetic on the CPU executor, and correctly rounded versions of PTX's approximate functions.
 //!
-//! The error bound at each approximate function is the bound of its PTX instruction.
+//! The comment at each approximate function states the error bound of its PTX instruction.
 
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -30,7 +30,8 @@ pub fn ex2(x: f32) -> f32 {
     libm::exp2(f64::from(x)) as f32
 }
 
-/// `lg2.approx.f32`: absolute error at most 2^-22 between 0.5 and 2, relative 2^-22 elsewhere.
+/// `lg2.approx.f32`. For arguments between 0.5 and 2, the absolute error is at most 2^-22. For other
+/// arguments, the relative error is at most 2^-22.
 #[inline]
 pub fn lg2(x: f32) -> f32 {
     libm::log2(f64::from(x)) as f32
@@ -70,8 +71,8 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
     // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the exact sum
-    // minus this f64 sum. If the f32 result equals the f64 sum, the f32 result is above the exact sum only if
-    // `lost` is negative.
+    // minus the rounded f64 sum. If `nearest`, the sum in f32, equals the f64 sum, then `nearest` is above
+    // the exact sum only if `lost` is negative.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

@@ -1,4 +1,5 @@
-//! Matrix multiplication of a warp on the CPU executor: the functions of `arch/ptx/mma.rs`.
+//! Matrix multiplication of a warp on the CPU executor. This file implements the functions of
+//! `arch/ptx/mma.rs`.
 use half::{bf16, f16};
 
 use super::memory::shared_base;
@@ -19,8 +20,8 @@ products! {
     mma_bf16: bf16;
 }
 
-/// Returns the 16-bit element `element` of one matrix row. The row is the one whose shared-memory offset lane
-/// `lane` passed as `address`.
+/// Returns the 16-bit element `element` of one matrix row. Lane `lane` passed the shared-memory offset of
+/// this row as `address`.
 ///
 /// # Safety
 /// The requirements of [`load_matrices`] apply to every lane.

@@ -1,4 +1,4 @@
-//! Tests of the conversions for all 16-bit values, and of the arithmetic at special values.
+//! Tests of the conversions for all 16-bit values, and of the arithmetic for special values such as NaN.
 use half::f16;
 
 use super::*;

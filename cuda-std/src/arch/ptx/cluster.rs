@@ -40,7 +40,7 @@ pub fn cluster_rank() -> u32 {
 #[inline(always)]
 pub fn cluster_arrive() {
     if CLUSTERS {
-        // SAFETY: the kernel executes this arrival and the matching `cluster_wait` in every thread.
+        // SAFETY: every thread of the kernel calls `cluster_arrive` and the matching `cluster_wait`.
         unsafe { arrive() };
     }
 }
@@ -80,7 +80,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 ///
 /// # Safety
 /// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same
-/// layout, has called [`cluster_expect`], and does not exit before the value arrives.
+/// shared-memory layout as this block. Block `rank` has called [`cluster_expect`], and does not exit before
+/// the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {

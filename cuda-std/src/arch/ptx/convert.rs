@@ -25,8 +25,8 @@ pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: the instruction only computes on registers. It needs sm_80, and the code returns earlier on
-    // sm_75.
+    // SAFETY: the instruction only computes on registers. The instruction needs sm_80, and the code returns
+    // earlier on sm_75.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
     };
@@ -38,8 +38,8 @@ pub fn f16x2_to_f32x2(pair: u32) -> [f32; 2] {
     [f16_to_f32(pair as u16), f16_to_f32((pair >> 16) as u16)]
 }
 
-/// Converts f32 to bf16, rounding to nearest even. A NaN becomes 0x7fff, as with the PTX instruction
-/// `cvt.rn`.
+/// Converts f32 to bf16, rounding to nearest even. A NaN becomes 0x7fff, which is also the result of the PTX
+/// instruction `cvt.rn`.
 ///
 /// On sm_75, which has no bf16 instructions, the function uses integer arithmetic.
 #[inline(always)]
@@ -63,8 +63,8 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: the instruction only computes on registers. It needs sm_80, and the code returns earlier on
-    // sm_75.
+    // SAFETY: the instruction only computes on registers. The instruction needs sm_80, and the code returns
+    // earlier on sm_75.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
     };

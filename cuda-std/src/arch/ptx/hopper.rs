@@ -9,8 +9,8 @@ macro_rules! effects {
         $(#[$doc])*
         #[inline(always)]
         pub unsafe fn $name($($arg: $ty),*) {
-            // SAFETY: the caller passes valid addresses. It also ensures that all threads that the
-            // instruction requires execute it.
+            // SAFETY: the caller passes valid addresses. The caller also ensures that every thread that must
+            // execute the instruction does so.
             unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
         }
     )* };

@@ -8,8 +8,8 @@ macro_rules! products {
     ($($name:ident: $type:literal;)*) => { $(
         #[inline(always)]
         pub fn $name(a: [u32; 4], b: [u32; 2], [mut c0, mut c1, mut c2, mut c3]: [f32; 4]) -> [f32; 4] {
-            // SAFETY: the instruction only computes on registers of the warp. The kernel calls it in every
-            // lane.
+            // SAFETY: the instruction only computes on registers of the warp. Every lane of the warp executes
+            // the instruction.
             unsafe {
                 asm!(
                     concat!(

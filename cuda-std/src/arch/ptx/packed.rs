@@ -1,7 +1,7 @@
 //! Arithmetic on pairs of 16-bit floats.
 //!
-//! Each result has the same bits as if the operands were converted to f32, the operation was computed in f32,
-//! and the result was rounded to the 16-bit type.
+//! Each result equals, bit for bit, the result of three steps: convert the operands to f32, compute in f32,
+//! and round to the 16-bit type.
 use core::arch::asm;
 
 use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};
@@ -75,8 +75,8 @@ macro_rules! max_pairs {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: the instruction only computes on registers. It needs sm_80, and the function returns
-            // earlier on sm_75.
+            // SAFETY: the instruction only computes on registers. The instruction needs sm_80, and the
+            // function returns earlier on sm_75.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
                     options(pure, nomem, nostack))

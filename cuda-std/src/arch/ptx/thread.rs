@@ -46,9 +46,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Computes `address`, then waits for earlier launches (`griddepcontrol.wait`).
 ///
-/// The code has a conditional `exit`, which prevents ptxas from moving the computation of `address` after
-/// the wait. No thread takes this `exit`, because no valid `address` equals -1. When the host loads the PTX,
-/// it searches for the line with the wait and inserts further instructions after this line
+/// The code has a conditional `exit`, which prevents ptxas from moving the computation of `address` after the
+/// wait. No thread takes this `exit`, because no valid `address` equals -1. When the host loads the PTX, it
+/// searches for the line with `griddepcontrol.wait`. It inserts further instructions after this line
 /// (`host/runtime/src/kernels/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {

@@ -12,7 +12,7 @@ pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
     /// Starts `self += a * b` if `add`, otherwise `self = a * b`. Both operands are in shared memory.
     ///
     /// `a` is 64 x 16 (M x K) and `b` is 16 x `2 * LEN` (K x N). Both operands are contiguous along K. The
-    /// elements are bf16 if `bf16`, otherwise f16.
+    /// elements are bf16 if the flag `bf16` is set, otherwise f16.
     ///
     /// # Safety
     /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads
@@ -63,8 +63,8 @@ macro_rules! accumulators {
 
 /// Emits a `wgmma` with two operands in shared memory.
 ///
-/// If the product does not add to the accumulators, they are only outputs of the `asm!`. The compiler then
-/// need not initialize their registers.
+/// If the product replaces the accumulators, the accumulators are only outputs of the `asm!`. The compiler
+/// then need not initialize the registers of the accumulators.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)

@@ -1,8 +1,8 @@
 //! Mbarriers in shared memory, and named barriers of a block.
 use crate::arch::hopper;
 
-/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when it has counted all expected
-/// arrivals and all expected bytes.
+/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when the mbarrier has counted all
+/// expected arrivals and all expected bytes.
 #[derive(Clone, Copy)]
 pub struct Barrier {
     address: u32,
@@ -39,8 +39,8 @@ impl Barrier {
         unsafe { hopper::barrier_arrive(self.address) }
     }
 
-    /// Arrives once, and adds `bytes` to the number of bytes that asynchronous copies must deliver in this
-    /// phase.
+    /// Arrives at the mbarrier once. Adds `bytes` to the number of bytes that asynchronous copies must
+    /// deliver in the current phase.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -75,13 +75,14 @@ pub fn publish() {
     unsafe { hopper::barrier_init_fence() }
 }
 
-/// A named barrier of a block, with its number from 1 to 15. `THREADS` is the number of participating
-/// threads, a multiple of 32. Number 0 is the barrier of [`block::sync`](crate::simt::block::sync).
+/// A named barrier of a block (`bar.sync` with a number from 1 to 15). `THREADS` is the number of
+/// participating threads, a multiple of 32. Number 0 is the barrier of
+/// [`block::sync`](crate::simt::block::sync).
 #[derive(Clone, Copy)]
 pub struct Named<const THREADS: u32>(pub u32);
 
 impl<const THREADS: u32> Named<THREADS> {
-    /// Arrives, and waits until `THREADS` threads have arrived.
+    /// Arrives at the barrier, and waits until `THREADS` threads have arrived.
     ///
     /// # Safety
     /// All lanes of the warp call this function. Exactly `THREADS` threads arrive at the barrier.

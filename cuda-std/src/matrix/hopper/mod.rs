@@ -2,7 +2,7 @@
 //!
 //! This module exists only for PTX, because the CPU executor does not emulate TMA and `wgmma`. Kernels that
 //! use the module need a GPU for their tests. Addresses in shared memory are 32-bit numbers, because the PTX
-//! instructions take them in this form.
+//! instructions take 32-bit addresses.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -29,9 +29,9 @@ pub fn warp_group() -> u32 {
     warp::shuffle(u32::MAX, thread::index()[0] / WARP_GROUP, 0)
 }
 
-/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. The
-/// function skips up to `align - 16` bytes to reach this address. The launch must therefore request `align -
-/// 16` bytes more than the kernel uses.
+/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two.
+/// Shared memory starts at a multiple of 16, so the function skips up to `align - 16` bytes to reach this
+/// address. The launch must therefore request `align - 16` bytes more than the kernel uses.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
@@ -73,9 +73,9 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 
 /// Writes four matrices of 8 rows of 16 bytes to shared memory (`stmatrix.x4`).
 ///
-/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. It also passes two elements of each matrix:
-/// row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of a matrix multiplication have
-/// the same layout.
+/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. Lane `i` also passes two elements of each
+/// matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of a matrix
+/// multiplication have the same layout.
 ///
 /// # Safety
 /// Each address is a multiple of 16 inside the launch's shared memory. Barriers order this write and the

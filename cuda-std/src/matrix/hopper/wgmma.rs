@@ -1,12 +1,14 @@
 //! Asynchronous warpgroup matrix multiplication (`wgmma`): 64 rows, f16 or bf16 operands, f32 accumulators in
 //! registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows: `row = 16 * (t / 32) + t %
-//! 32 / 4` and `row + 8`. Register `4 * j + 2 * r + c` of the thread is in the first row if `r = 0`, in the
-//! second row if `r = 1`. The column of the register is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows:
+//! `row = 16 * (t / 32) + t % 32 / 4` and `row + 8`. Let `r` be 0 for the first row and 1 for the second row,
+//! and let `c` be 0 or 1. Register `4 * j + 2 * r + c` of the thread then has the element of column
+//! `8 * j + 2 * (t % 4) + c`.
 //!
-//! Eight consecutive registers, rounded to 16 bits and packed in pairs, are the operand `a` (16 columns) of a
-//! following multiplication. The threads therefore exchange no data between the two multiplications.
+//! If a thread rounds eight consecutive registers to 16 bits and packs the values in pairs, it has the
+//! operand `a` (16 columns) of a following multiplication. The threads therefore exchange no data between the
+//! two multiplications.
 use crate::arch::wgmma as arch;
 use crate::numeric::elem::Elem;
 
@@ -102,7 +104,8 @@ pub unsafe fn wait<const PENDING: u32>() {
 }
 
 /// An optimization barrier: the compiler reads the accumulators `d` only after the preceding [`wait`].
-/// Without it, the compiler could read them while asynchronous multiplications still write them.
+/// Without this barrier, the compiler could read the accumulators while asynchronous multiplications still
+/// write them.
 #[inline(always)]
 pub fn settle<D: Accumulator>(d: &mut D) {
     arch::settle(d.as_mut());

@@ -1,5 +1,5 @@
-//! Row accesses for kernels that treat some columns differently from others: loads with a given value for
-//! columns past the end, and accesses to single columns.
+//! Row accesses for kernels that do not treat all columns alike. Some functions load a given value for
+//! columns past the end of the row. Other functions access single columns.
 use crate::numeric::elem::Elem;
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Load, Store};
@@ -7,8 +7,8 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Loads the thread's pack (16-byte vector) of `tile`. Elements past the end of the row get the value
-    /// `beyond`.
+    /// Loads the pack (16-byte vector) that this thread has in tile number `tile` of the row. Elements past
+    /// the end of the row get the value `beyond`.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
@@ -20,22 +20,22 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_bits(|i| if inside(i) { pack.bits(i) } else { beyond.to_bits() })
     }
 
-    /// Number of tiles that cover the row, or 0 if the row does not exist.
+    /// Number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does not exist.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// Loads the element of `column` as f32. Any thread of the team may load any column. Returns `None` if
-    /// `column` is past the end.
+    /// Loads the element of `column` as f32. Any thread of the team (the threads that share the row) may load
+    /// any column. Returns `None` if `column` is past the end.
     #[inline(always)]
     pub fn get(&self, column: u32, hint: Load) -> Option<f32> {
         if column >= self.columns.cols {
             return None;
         }
         let at = self.start.wrapping_add(column as usize).cast();
-        // SAFETY: the check above keeps `column` inside the row, which the caller of `of` promised to be
-        // readable.
+        // SAFETY: the comparison with `cols` keeps `column` inside the row. The caller of `of` promised that
+        // the row is readable.
         let bits = unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };
@@ -57,8 +57,9 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         column < self.columns.cols && column / len % self.columns.size == self.columns.rank
     }
 
-    /// Stores `value`, rounded once, as the element of `column`. Only the thread whose packs contain this
-    /// column stores it. This overwrites the element that the thread stored before as part of a pack.
+    /// Stores `value`, rounded once, as the element of `column`. Only the thread whose packs (16-byte
+    /// vectors) contain this column stores the value. The store overwrites the element that this thread
+    /// stored before as part of a pack.
     #[inline(always)]
     pub fn set(&self, column: u32, value: f32, hint: Store) {
         if !self.owns(column) {

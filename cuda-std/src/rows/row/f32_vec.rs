@@ -1,6 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! has eight columns per tile. These are one pack (16-byte vector) of a 16-bit row, or two packs of an f32
-//! row.
+//! has eight columns per tile. The eight columns are one pack (16-byte vector) of a 16-bit row, or two packs
+//! of an f32 row.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -41,7 +41,7 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             for i in (0..L::LEN as usize).step_by(4) {
                 let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
                 // SAFETY: `has` checked that these `L::LEN` columns lie inside the row. No other thread has
-                // them.
+                // the same columns.
                 unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
             }
             return;
@@ -56,12 +56,12 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         }
     }
 
-    /// Stores f32 values in the thread's columns of `tile`, as [`RowMut::store_lanes`] does, if all threads
-    /// of a warp share one row. Every thread of the warp must call this function.
+    /// Stores the same values as [`RowMut::store_lanes`] to the thread's columns of `tile`, for kernels in
+    /// which all threads of a warp share one row. Every thread of the warp must call this function.
     ///
     /// A vector of eight f32 values takes two stores of 16 bytes. Two neighbouring threads first exchange
-    /// halves of their vectors, so that each of their stores fills a whole L2 sector (32 bytes). L2 takes as
-    /// long for half a sector as for a whole one.
+    /// halves of their vectors, so that each of their stores fills a whole L2 sector (32 bytes). L2 needs the
+    /// same time for half a sector and for a whole sector.
     #[inline(always)]
     pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
@@ -82,7 +82,7 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
                 // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. This thread
-                // writes one half of them, and no other thread writes this half.
+                // writes one half of these columns, and no other thread writes this half.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };

@@ -1,8 +1,8 @@
 //! The index of a team's row in a tensor.
 use crate::rows::team::Team;
 
-/// The index of a row in [`Rows`](super::Rows). A kernel computes the index of its team's row once and uses
-/// it for all operands of the launch.
+/// The index of a row in [`Rows`](super::Rows). A team is the group of threads that share one row. A kernel
+/// computes the index of its team's row once and uses this index for all operands of the launch.
 #[derive(Clone, Copy)]
 pub struct RowIndex {
     pub(super) within: i64,
@@ -20,8 +20,8 @@ impl RowIndex {
         self.exists
     }
 
-    /// Returns the index of the row of `team`. The operands have `count` rows in groups of `inner` rows (0:
-    /// one group). The row exists if `team.row` is below `count`.
+    /// Returns the index of the row of `team`. The operands have `count` rows in groups of `inner` rows. If
+    /// `inner` is 0, all rows are one group. The row exists if `team.row` is below `count`.
     #[inline(always)]
     pub fn of(team: Team, count: u64, inner: u32) -> Self {
         let (row, exists) = (team.row, team.row < count);
@@ -32,8 +32,8 @@ impl RowIndex {
     }
 
     /// Returns the index of the row of `team`, as [`RowIndex::of`] does, for operands with fewer than 2^30
-    /// rows. The product of row index and element size then fits in 32 bits, so the address takes half as
-    /// many instructions.
+    /// rows. The product of row index and element size then fits in 32 bits, so the computation of an address
+    /// takes half as many instructions.
     #[inline(always)]
     pub fn narrow(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;

@@ -1,13 +1,13 @@
 //! Rows of a tensor, which a [`Team`] (the threads that share a row) reads and writes in tiles.
 //!
-//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team: `size *
-//! LEN` columns. The constant `VECTOR` decides which columns of a tile a thread has:
+//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team, so a tile
+//! has `size * LEN` columns. The constant `VECTOR` decides which columns of a tile a thread has:
 //!
 //! - `true`: `LEN` contiguous columns, read in one 16-byte access. The base and the strides must be aligned
 //!   to 16 bytes, and the number of columns must be divisible by `LEN`. The host checks this with
 //!   [`Rows::is_vector`].
-//! - `false`: `LEN` columns that are `size` apart, one access per element. A warp's accesses are still
-//!   coalesced. Any number of columns and any address are allowed.
+//! - `false`: `LEN` columns that are `size` apart. The thread makes one access per element. A warp's accesses
+//!   are still coalesced. Any number of columns and any address are allowed.
 //!
 //! In both cases, the threads together access each column of a tile once. A kernel that treats all columns
 //! alike therefore needs only one source for both cases. Columns past the end read as zero and are not
@@ -97,7 +97,7 @@ impl Rows {
 struct Columns<const VECTOR: bool> {
     rank: u32,
     size: u32,
-    /// Number of columns in the row, or 0 if there is no row for the team.
+    /// Number of columns in the row, or 0 if the team (the threads that share a row) has no row.
     cols: u32,
 }
 
@@ -106,13 +106,14 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn of(team: Team, at: RowIndex, cols: u32) -> Self {
         Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
-    /// Returns the thread's first column of the row, for packs of `len` elements.
+    /// Returns the first column of the row that this thread accesses, for packs (vectors) of `len` elements.
     #[inline(always)]
     fn base(&self, len: u32) -> u32 {
         if VECTOR { self.rank * len } else { self.rank }
     }
-    /// Returns the distance from the thread's first column of the row to its first column of `tile`. The
-    /// distance is the same for all threads, so it takes no register per thread.
+    /// Returns the distance, in columns, from the thread's first column of the row to the thread's first
+    /// column of tile number `tile`. The distance is the same for all threads, so it takes no register per
+    /// thread.
     #[inline(always)]
     fn offset(&self, tile: u32, len: u32) -> u32 {
         tile * self.size * len
@@ -218,8 +219,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         })
     }
 
-    /// Loads the bits of one element: of the thread's `len` columns of `tile`, column number `i`. A column
-    /// past the end reads as zero.
+    /// Loads the bits of one element. The thread has `len` columns in tile number `tile`, and the element is
+    /// in column number `i` of these columns. A column past the end of the row reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -244,11 +245,11 @@ pub struct RowMut<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Returns row `at` of `rows`. If the row does not exist, nothing is written to it.
+    /// Returns row `at` of `rows`. If the row does not exist, stores to it have no effect.
     ///
     /// # Safety
-    /// While the kernel runs, every row of `rows` has `cols` writable elements, and no other team has the
-    /// same row. If `VECTOR`, the rows satisfy [`Rows::is_vector`].
+    /// While the kernel runs, every row of `rows` has `cols` writable elements. No other team (group of
+    /// threads that share a row) has the same row. If `VECTOR`, the rows satisfy [`Rows::is_vector`].
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
@@ -272,7 +273,7 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, len) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: `has` checked that the column lies inside the row. No other thread has it.
+                // SAFETY: `has` checked that the column lies inside the row. No other thread has the column.
                 unsafe {
                     if size_of::<T>() == 2 {
                         mem::store_u16(at, pack.bits(i) as u16, hint)

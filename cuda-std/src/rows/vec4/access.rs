@@ -7,10 +7,10 @@ use crate::rows::row::Rows;
 ///
 /// Kernels call functions of this module, such as [`is_whole`], which compare `CODE`. Constants of type
 /// `bool` in the trait would be easier to read. However, rustc resolves branches on such constants before
-/// LLVM processes them. This changes the instructions and register counts of kernels.
+/// LLVM processes the code. The early resolution changes the instructions and register counts of kernels.
 pub trait Access: Copy + 'static {
     /// A number that identifies the implementing type and its constant `N`. The functions of this module
-    /// decode it.
+    /// decode this number.
     #[doc(hidden)]
     const CODE: u32;
 }
@@ -19,8 +19,9 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and [`BLOCK_REGISTERS`] each start a range of codes. The
-/// code of a type is this start plus the number of tiles that each warp keeps in registers.
+/// Each of the constants [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and [`BLOCK_REGISTERS`] is the start
+/// of a range of codes. The code of a type is the start of its range plus the number of tiles (128 columns
+/// each) that each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
@@ -38,13 +39,13 @@ pub const fn is_vector<A: Access>() -> bool {
 }
 
 /// Whether the type is [`Scalar`] or [`Vectorized`]. With these types, the length of a row need not be a
-/// multiple of a tile.
+/// multiple of a tile (128 columns).
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
 }
 
-/// Whether the row consists of whole tiles, so that threads need no bounds checks.
+/// Whether the row consists of whole tiles (128 columns each), so that threads need no bounds checks.
 ///
 /// The host ensures that the row then satisfies `Rows::is_vector` and [`Rows::is_near`]. The row has at least
 /// four tiles of [`TILE`](super::TILE) columns, and the tensor has fewer than 2^30 rows.
@@ -59,14 +60,15 @@ pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
 }
 
-/// Whether the four warps of a block share a row, so that each warp has every fourth tile. Otherwise each
-/// warp has its own row.
+/// Whether the four warps of a block share a row, so that each warp has every fourth tile (128 columns).
+/// Otherwise each warp has its own row.
 #[inline(always)]
 pub const fn is_block_shared<A: Access>() -> bool {
     matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
 }
 
-/// Number of tiles that each warp of a row keeps in registers, or 0 if the row does not stay in registers.
+/// Number of tiles (128 columns each) of a row that each warp keeps in registers, or 0 if the row does not
+/// stay in registers.
 #[inline(always)]
 pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
@@ -95,23 +97,23 @@ pub struct Scalar;
 #[derive(Clone, Copy)]
 pub struct Vectorized;
 
-/// Reads four elements per access, for rows of whole tiles. The row is staged in shared memory between the
-/// passes.
+/// Reads four elements per access, for rows of whole tiles (128 columns each). The row is staged in shared
+/// memory between the passes over the row.
 #[derive(Clone, Copy)]
 pub struct WholeTiles;
 
-/// Reads four elements per access, for rows of whole tiles. The four warps of a block share one row, which is
-/// staged in shared memory between the passes.
+/// Reads four elements per access, for rows of whole tiles (128 columns each). The four warps of a block
+/// share one row, which is staged in shared memory between the passes over the row.
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 
-/// Reads four elements per access, for rows of exactly `N` tiles. A warp keeps the row in registers between
-/// the passes. No shared memory is used.
+/// Reads four elements per access, for rows of exactly `N` tiles (128 columns each). A warp keeps the row in
+/// registers between the passes over the row. No shared memory is used.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
-/// Reads four elements per access, for rows of exactly `4 * N` tiles. The four warps of a block keep the row
-/// in registers. Shared memory contains only the partial results of reductions.
+/// Reads four elements per access, for rows of exactly `4 * N` tiles (128 columns each). The four warps of a
+/// block keep the row in registers. Shared memory contains only the partial results of reductions.
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 

@@ -23,8 +23,8 @@ impl Vec4Columns {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
     }
 
-    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per block. In a block
-    /// of `n` warps, warp `w` has the tiles `w`, `w + n`, `w + 2 n`, and so on.
+    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per block. A tile has
+    /// 128 columns. In a block of `n` warps, warp `w` has the tiles `w`, `w + n`, `w + 2 n`, and so on.
     #[inline(always)]
     pub fn of_block(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * thread::index()[0], cols: if at.exists() { cols } else { 0 } }
@@ -49,14 +49,15 @@ impl Vec4Columns {
         start.wrapping_add(self.own as usize).wrapping_add((tile * TILE) as usize)
     }
 
-    /// Number of columns of the thread's vec4 that lie inside the row, 0 to 4.
+    /// Number of columns of the thread's vec4 (four elements) that lie inside the row, 0 to 4.
     #[inline(always)]
     pub fn count(&self, tile: u32) -> u32 {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Whether the row has at least one column of the thread's vec4 of `tile`. Always true for rows of whole
-    /// tiles, because kernels never access a tile past the end of such rows.
+    /// Whether the row has at least one column of the thread's vec4 (four elements) of `tile`. Always true
+    /// for rows of whole tiles (128 columns each), because kernels never access a tile past the end of such
+    /// rows.
     #[inline(always)]
     pub fn has<A: Access>(&self, tile: u32) -> bool {
         is_whole::<A>() || self.first(tile) < self.cols

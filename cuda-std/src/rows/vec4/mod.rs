@@ -1,11 +1,12 @@
 //! Rows that threads read and write as vec4s: four contiguous elements of any type.
 //!
 //! A vec4 has 8 bytes for a 16-bit type and 16 bytes for f32. A thread therefore has the same columns in
-//! operands of different types. If a warp processes a row, lane `l` has the four columns from `4 * (l + 32 *
-//! tile)` on.
+//! operands of different types. If a warp processes a row, each tile has 128 columns. Lane `l` has the four
+//! columns from `4 * (l + 32 * tile)` on, in the tile with number `tile`.
 //!
-//! torch's row kernels read rows in the same order. An op that promises torch's bits needs this order.
-//! Because the number of threads is a constant, the addresses of a thread's tiles differ only by constants.
+//! torch's row kernels read rows in the same order. An op needs this order if its results must equal torch's
+//! results bit for bit. Because the number of threads is a constant, the addresses of a thread's tiles differ
+//! only by constants.
 //!
 //! An [`Access`] type only says how the columns are read, for example one element or four elements per
 //! access. The bits of a result therefore do not depend on the alignment of the row.

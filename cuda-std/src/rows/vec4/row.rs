@@ -47,12 +47,12 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     }
 
     /// Copies the row to shared memory. Call [`SharedRow::wait`] before you read `staged`. `packs` says
-    /// whether the row satisfies `Rows::is_vector`, so that it can be copied in 16-byte units.
+    /// whether the row satisfies `Rows::is_vector`. Such a row can be copied in units of 16 bytes.
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
             // SAFETY: the caller of `of` ensured that the row is readable. The type `A` or the flag `packs`
-            // says that it is aligned to 16 bytes.
+            // says that the row is aligned to 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -136,7 +136,7 @@ pub struct Vec4RowMut<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4RowMut<T, A> {
-    /// Returns row `at` of `rows`. If the row does not exist, nothing is written to it.
+    /// Returns row `at` of `rows`. If the row does not exist, stores to it have no effect.
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
@@ -162,8 +162,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread has them. If one
-        // access writes four elements, the row consists of whole vec4s.
+        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread has these columns.
+        // If one access writes four elements, the row consists of whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -185,8 +185,7 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     }
 }
 
-/// A row with elements of type `T` or f32, chosen at run time. It is a row of a weight, a modulation or a
-/// table.
+/// A row of a weight, a modulation or a table. The element type, `T` or f32, is chosen at run time.
 #[derive(Clone, Copy)]
 pub struct MixedRow<T, A> {
     start: *const u8,

@@ -17,9 +17,9 @@ struct Chunk16([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row staged in shared memory, one per warp or one per block. Its elements have the same order as in
-/// global memory. After [`SharedRow::wait`], each thread accesses only its own vec4s, so several passes over
-/// the row need no barrier.
+/// A row staged in shared memory. Each warp, or each block, has one such row. Its elements have the same
+/// order as in global memory. After [`SharedRow::wait`], each thread accesses only its own vec4s (four
+/// elements each), so several passes over the row need no barrier.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
@@ -43,7 +43,8 @@ impl<T: Elem> SharedRow<T> {
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
 
-    /// Allocates a row of `tiles` tiles in `memory`, which all warps of the block share.
+    /// Allocates a row of `tiles` tiles (128 columns each) in `memory`. All warps of the block share this
+    /// row.
     #[inline(always)]
     pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
         let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
@@ -89,8 +90,8 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Returns the part of the row that starts at the thread's first vec4. The thread's vec4 of tile `n` is
-    /// element `n * warp::SIZE` of this part, so the address offset of a tile is a constant.
+    /// Returns the part of the row that starts at the thread's first vec4 (four elements). The thread's vec4
+    /// of tile `n` is element `n * warp::SIZE` of this part, so the address offset of a tile is a constant.
     #[inline(always)]
     fn thread_part<Q: Copy>(&self) -> Shared<Q> {
         let vec4s = self.row.cast::<Q>();

@@ -7,7 +7,8 @@ use crate::numeric::elem::{Elem, F32Vec};
 /// Elements in a vec4.
 pub const LEN: u32 = 4;
 
-/// Four elements, kept in registers as loaded. They take two 32-bit words for a 16-bit type and four for f32.
+/// Four elements of one type, kept in registers without conversion. The elements take two 32-bit words for a
+/// 16-bit type and four words for f32.
 #[derive(Clone, Copy)]
 pub struct Vec4<T> {
     pub(crate) words: [u32; 4],
@@ -57,15 +58,15 @@ impl<T: Elem> Vec4<T> {
         Self { words, element: PhantomData }
     }
 
-    /// Reinterprets the bits as a vec4 of `E`, which has the same size as `T`.
+    /// Reinterprets the bits as a vec4 (four elements) of type `E`, which has the same size as `T`.
     #[inline(always)]
     pub fn cast<E: Elem>(self) -> Vec4<E> {
         Vec4 { words: self.words, element: PhantomData }
     }
 
-    /// Returns the same vec4, through an optimization barrier. Each later use then unpacks the elements
-    /// again. Without the barrier, the compiler keeps the f32 values, which take twice the registers for
-    /// 16-bit types.
+    /// Returns the same vec4 (four elements), through an optimization barrier. Each later use then converts
+    /// the elements to f32 again. Without the barrier, the compiler keeps the f32 values, which take twice
+    /// the registers for 16-bit types.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
@@ -86,7 +87,8 @@ impl<T: Elem> Vec4<T> {
     }
 }
 
-/// Rounds each value to `T` and converts it back to f32, as a store and a load would.
+/// Rounds each value to `T` and converts the rounded value back to f32. A store followed by a load has the
+/// same effect.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Vec4::<T>::from_lanes(lanes).lanes()

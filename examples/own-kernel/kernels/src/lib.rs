@@ -1,31 +1,32 @@
-//! `y[r] = x[r] / max(|x[r]|, eps)`: scales each row to length 1, as `torch.nn.functional.normalize` with `p
-//! = 2` does.
+//! Scales each row to length 1: `y[r] = x[r] / max(|x[r]|, eps)`. The formula is that of
+//! `torch.nn.functional.normalize` with `p = 2`.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 use cuda_std::prelude::*;
 
-/// One warp processes one row. It reads the row twice: first for the sum of squares in f32, then (from L1)
-/// for the result.
+/// One warp processes one row. The warp reads the row twice: first for the sum of squares in f32, then for
+/// the result. The second read hits the L1 cache.
 ///
-/// The launch has `[32, rows per block]` threads per block. With `VECTOR`, a thread loads 16 bytes at a time.
+/// The launch has `[32, rows per block]` threads per block. If `VECTOR` is true, a thread loads 16 bytes at a
+/// time.
 ///
 /// # Safety
-/// `x` and `y` have `rows` rows of `cols` elements. If `VECTOR`, both satisfy `Rows::is_vector`. `y` overlaps
-/// no other memory that the kernel uses.
+/// `x` and `y` have `rows` rows of `cols` elements. If `VECTOR` is true, the rows of `x` and of `y` satisfy
+/// `Rows::is_vector`. `y` overlaps no other memory that the kernel uses.
 #[inline(always)]
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
     let at = RowIndex::of(team, rows, 0);
-    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. Each team (here a warp) has
-    // its own row.
+    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. Each team (threads that
+    // share one row, here a warp) has its own row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
     let mut squares = 0.0;
     for tile in 0..x.tiles() {
         squares += x.load(tile, Load::ReadOnly).lanes().map(|x| x * x).sum();
     }
-    // Every lane gets the sum of all lanes. A warp whose row index is too large also computes this sum, from
-    // zeros.
+    // Every lane gets the sum of all lanes. All warps run this reduction. A warp whose row index is too large
+    // adds zeros.
     let inverse = rsqrt(warp::sum(squares, warp::SIZE));
     let scale = if inverse > 1.0 / eps { 1.0 / eps } else { inverse };
     for tile in 0..x.tiles() {

@@ -10,7 +10,7 @@ use softplus::Softplus;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-/// Returns `ln(1 + exp(x))` for a contiguous tensor. The result is computed when this function returns.
+/// Returns `ln(1 + exp(x))` for a contiguous tensor. The kernel has finished when this function returns.
 pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error>> {
     let burn::cubecl::Device::Cuda(gpu) = &x.device else { return Err("softplus: x is not on a GPU".into()) };
     if !x.is_contiguous() {
@@ -20,15 +20,16 @@ pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error
     let len = x.meta.shape().num_elements();
     let mut y = x.clone();
     y.handle = x.client.empty(len * x.elem_size());
-    // A resource keeps its memory allocated. cubecl's stream then waits for the work of other streams on `x`.
+    // A resource (cubecl's handle of an allocation) keeps its memory allocated. After cubecl has returned the
+    // resource of `x`, cubecl's stream waits for the work of other streams on `x`.
     let from = x.client.get_resource::<Server>(x.handle.clone())?;
     let to = x.client.get_resource::<Server>(y.handle.clone())?;
     // cubecl does not give access to its stream. The kernel runs on another stream, so the host waits before
-    // and after it.
+    // and after this kernel.
     burn::cubecl::future::block_on(x.client.sync())?;
     // SAFETY: `x` is contiguous, and both allocations have `len` elements. cubecl and oxiwarp use the primary
-    // context of the same GPU, so the pointers are valid in both. No other code has a handle of `y`. The two
-    // resources live until the kernel is done.
+    // context of the same GPU, so the pointers are valid in both libraries. No other code has a handle of
+    // `y`. The two resources live until the kernel is done.
     let (from_view, to_view) = unsafe {
         let from = View::from_raw_contiguous(from.resource().ptr as *const c_void, dtype, &[len as i64])?;
         (from, ViewMut::from_raw_contiguous(to.resource().ptr as *mut c_void, dtype, &[len as i64])?)

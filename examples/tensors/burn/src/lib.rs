@@ -8,8 +8,8 @@ use softplus::Softplus;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// Returns `ln(1 + exp(x))`. A tensor of a GPU stays there. For other tensors, the CPU executor runs the
-/// kernel.
+/// Returns `ln(1 + exp(x))`. If `x` is on a GPU, the kernel runs on this GPU. For other tensors, the CPU
+/// executor runs the kernel.
 ///
 /// # Errors
 /// Returns the errors of burn and of [`Softplus`], and an error for a dtype other than f32, f16 and bf16.
@@ -22,8 +22,8 @@ pub fn softplus<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Box<dyn Error
     let (x, shape, dtype) = x.into_data().into_parts();
     let mut y = x.clone();
     let (len, kind) = ([shape.num_elements() as i64], oxiwarp_dtype(dtype)?);
-    // SAFETY: `into_data` made `x` contiguous, and `y` is its copy: both have `len` elements of `dtype`. burn
-    // aligns them for it. The launch is done when `run` returns, and both live longer.
+    // SAFETY: `into_data` made `x` contiguous, and `y` is a copy of `x`. Both have `len` elements of `dtype`,
+    // and burn aligns both for `dtype`. The launch is done when `run` returns, and `x` and `y` live longer.
     let (from, to) = unsafe {
         let to = ViewMut::from_raw_contiguous(y.as_mut_ptr().cast(), kind, &len)?;
         (View::from_raw_contiguous(x.as_ptr().cast(), kind, &len)?, to)

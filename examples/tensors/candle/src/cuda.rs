@@ -30,9 +30,9 @@ fn of_dtype<T: Element + CudaDType + DeviceRepr>(x: &CudaStorage, layout: &Layou
         let (x, _read) = x.device_ptr(&stream);
         let (y, _write) = y.device_ptr_mut(&stream);
         // SAFETY: both slices have `shape` elements of type `T`. candle's cudarc and oxiwarp use the primary
-        // context of the same GPU, so pointers and stream are valid in both. The kernel runs on candle's
-        // stream, after the work that made `x`. cudarc frees a slice after the launch: in the order of its
-        // stream, and after the events that the two guards record.
+        // context of the same GPU, so pointers and stream are valid in both libraries. The kernel runs on
+        // candle's stream, after the work that made `x`. cudarc frees a slice only after the launch. It frees
+        // in stream order, and after the events that the two guards record.
         let (x, y, stream) = unsafe {
             let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;
             let y = ViewMut::from_raw_contiguous(y as *mut c_void, T::DTYPE, &shape)?;

@@ -7,7 +7,8 @@ use softplus::Softplus;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// The operator `ln(1 + exp(x))`: `x.apply_op1_no_bwd(&SoftplusOp)?`. The tensor `x` must be contiguous.
+/// The operator `ln(1 + exp(x))`. The tensor `x` must be contiguous. Usage:
+/// `x.apply_op1_no_bwd(&SoftplusOp)?`.
 pub struct SoftplusOp;
 
 impl CustomOp1 for SoftplusOp {
@@ -47,7 +48,7 @@ fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     Ok(y)
 }
 
-/// Returns the elements of a contiguous tensor as a range of its storage.
+/// Returns the range of a contiguous tensor's elements in the tensor's storage.
 fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),

@@ -3,8 +3,8 @@ use candle_core::{Device, Result, Tensor};
 use softplus_candle::SoftplusOp;
 
 fn main() -> Result<()> {
-    // Without the feature `cuda` or without a GPU, this is `Device::Cpu`, and the kernel runs on the CPU
-    // executor.
+    // Without the feature `cuda` or without a GPU, the device is `Device::Cpu`. The kernel then runs on the
+    // CPU executor.
     let device = Device::cuda_if_available(0)?;
     let x = Tensor::arange(-20.0_f32, 20.0, &device)?.reshape((5, 8))?;
     let y = x.apply_op1_no_bwd(&SoftplusOp)?;

@@ -1,4 +1,5 @@
-//! The kernel `y = ln(1 + exp(x))`: its PTX, the checks of its arguments, and its launch.
+//! The kernel `y = ln(1 + exp(x))`. This crate embeds the kernel's PTX, checks the arguments and launches the
+//! kernel.
 use kernels::launch;
 use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
@@ -18,7 +19,7 @@ impl Softplus {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// The GPU is older than sm_75, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, PTX, kernels::KERNELS).map(Self)
     }
@@ -26,16 +27,16 @@ impl Softplus {
     /// Returns the kernel of `device`. The first call for a device loads it.
     ///
     /// # Errors
-    /// The same as [`Softplus::load`].
+    /// Returns the errors of [`Softplus::load`].
     pub fn on(device: &Device) -> Result<&'static Self> {
         device.get_or_make(|| Self::load(device))
     }
 
-    /// Writes `ln(1 + exp(x))` to `y`. Both are contiguous and have one shape and one dtype (f32, f16 or
-    /// bf16).
+    /// Writes `ln(1 + exp(x))` to `y`. Both tensors must be contiguous and must have the same shape and the
+    /// same dtype (f32, f16 or bf16).
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         y.expect_dtype(OP, "y", dtype)?;
@@ -55,7 +56,7 @@ impl Softplus {
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len) }
     }
 
-    /// Checks the device and the strides of an argument. Returns its number of elements.
+    /// Checks the device and the strides of an argument. Returns the argument's number of elements.
     fn elements(&self, arg: &'static str, view: &View) -> Result<u64> {
         view.expect_on(OP, arg, self.0.device())?;
         if !view.is_contiguous() {

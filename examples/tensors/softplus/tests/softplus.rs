@@ -1,4 +1,5 @@
-//! Compares the results of the kernel with f64, on the CPU executor and, if there is one, on a GPU.
+//! Compares the results of the kernel with a computation in f64. The kernel runs on the CPU executor, and
+//! also on a GPU if there is one.
 use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream};
 use softplus::Softplus;

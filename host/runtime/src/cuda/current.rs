@@ -1,4 +1,5 @@
-//! Guards that change a setting of the calling thread and restore it.
+//! Guards that change a driver setting of the calling thread. When dropped, a guard restores the previous
+//! setting.
 use std::ffi::c_void;
 
 use cust::context::{Context, CurrentContext};
@@ -22,7 +23,8 @@ impl Current {
         Ok(Self { before, changed })
     }
 
-    /// Returns the guard for code that changes the current context by itself.
+    /// Returns a guard for code that changes the current context itself. When dropped, the guard restores the
+    /// previous context.
     pub fn restore() -> Result<Self> {
         Ok(Self { before: Self::get()?, changed: true })
     }

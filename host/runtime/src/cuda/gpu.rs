@@ -1,4 +1,4 @@
-//! An open GPU: its properties and its primary context, which it shares with torch.
+//! An open GPU: its properties and its primary context. torch uses the same primary context.
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
@@ -51,7 +51,8 @@ struct Description {
 }
 
 impl Description {
-    /// Describes a GPU without creating a context. `arch` replaces the newest architecture that the GPU runs.
+    /// Returns the properties of a GPU without creating a context. If `arch` is given, the GPU loads PTX for
+    /// `arch` instead of PTX for the newest architecture that it runs.
     fn of(device: Device, arch: Option<Arch>) -> Result<Self> {
         let name = device.name().map_err(raw::failed("cuDeviceGetName"))?;
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;
@@ -86,8 +87,8 @@ pub(crate) struct Gpu {
     pub multiprocessors: u32,
     /// Bytes of L2.
     pub l2_bytes: u32,
-    /// Whether the driver supports programmatic dependent launch in captured graphs, and the user did not
-    /// turn overlapping launches off.
+    /// Whether launches use programmatic dependent launch (PDL). The value is true if the driver supports PDL
+    /// in captured graphs and the user did not switch PDL off.
     pub overlaps: bool,
     pub extensions: Extensions,
     /// The primary context, never released, because launches may outlive every owner.
@@ -97,8 +98,8 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Returns GPU number `index`. Each GPU is opened once per process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        // Opening a GPU takes a second or more. A lock per GPU, in `Slots`, keeps calls on other GPUs from
-        // waiting.
+        // Opening a GPU takes a second or more. `Slots` has one lock per GPU, so calls for other GPUs do not
+        // wait.
         static GPUS: OnceLock<Slots<Arc<Gpu>>> = OnceLock::new();
         let gpus = match GPUS.get() {
             Some(gpus) => gpus,
@@ -111,7 +112,8 @@ impl Gpu {
         gpu.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
-    /// Opens GPU number `index`. `arch` replaces the newest architecture that the GPU runs.
+    /// Opens GPU number `index`. If `arch` is given, the GPU loads PTX for `arch` instead of PTX for the
+    /// newest architecture that it runs.
     pub fn new(index: usize, arch: Option<Arch>) -> Result<Self> {
         let device = device(index)?;
         let Description { name, capability, arch } = Description::of(device, arch)?;
@@ -155,8 +157,8 @@ pub(crate) fn index_of(context: &Context) -> Result<usize> {
     Ok(device.as_raw() as usize)
 }
 
-/// Returns the architecture that the environment variable `OXIWARP_ARCH` names. GPUs load the PTX of this
-/// architecture instead of the newest.
+/// Returns the architecture that the environment variable `OXIWARP_ARCH` names. If the variable is set, GPUs
+/// load the PTX of this architecture instead of the newest that they run.
 fn forced_arch() -> Result<Option<Arch>> {
     static FORCED: OnceLock<Option<String>> = OnceLock::new();
     let Some(name) =

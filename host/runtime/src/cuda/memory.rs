@@ -21,7 +21,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Allocates `bytes` bytes of uninitialized device memory.
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
-        // A stream capture in this thread would otherwise forbid the allocation, so use the relaxed mode.
+        // In the default capture mode, an ongoing stream capture forbids an allocation. So use the relaxed
+        // mode.
         let (_current, _relaxed) = (gpu.current()?, Relaxed::new());
         // SAFETY: the memory is read only as numbers, for which every bit pattern is valid.
         match unsafe { DeviceBuffer::uninitialized(bytes.max(1)) } {
@@ -36,22 +37,22 @@ impl Memory {
         self.bytes.as_device_ptr().as_raw()
     }
 
-    /// Copies `from` to the start of the memory, which must be long enough. It blocks until the data is on
-    /// the device, so that launches on every stream can read the data.
+    /// Copies `from` to the start of this memory, which must be long enough. The function blocks until the
+    /// data is on the device, so launches on every stream can read the data.
     pub fn upload(&mut self, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
         let _current = self.gpu.current()?;
         self.bytes.index(..from.len()).copy_from(from).map_err(raw::failed("cuMemcpyHtoD"))?;
-        // From pageable memory, `cuMemcpyHtoD` returns when it has copied the data to a staging buffer. The
-        // transfer to the device may still run on the legacy default stream. An `OwnedStream` does not wait
-        // for that stream, so wait for the transfer here.
+        // If the source is pageable memory, `cuMemcpyHtoD` returns when it has copied the data to a staging
+        // buffer. The transfer to the device may still run on the legacy default stream. An `OwnedStream`
+        // does not wait for the legacy stream, so the host waits for the transfer here.
         // SAFETY: the null handle is the legacy default stream of the current context.
         raw::check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
-    /// Copies the bytes `range` to the host, after earlier work on the legacy default stream.
+    /// Copies the bytes in `range` to the host, after all earlier work on the legacy default stream.
     pub fn download(&self, to: &mut [u8], range: Range<usize>) -> Result<()> {
         if to.is_empty() {
             return Ok(());
@@ -63,7 +64,8 @@ impl Memory {
     /// Copies `bytes` bytes from `from`, on `stream`. The function returns before the copy is done.
     ///
     /// # Safety
-    /// Both values must have `bytes` bytes, and stay valid until the copy is done.
+    /// The source and the destination must have `bytes` bytes each. Both must stay valid until the copy is
+    /// done.
     pub unsafe fn copy_from(&self, from: &Self, bytes: usize, stream: Stream) -> Result<()> {
         let _current = self.gpu.current()?;
         // SAFETY: the caller guarantees that both addresses are valid until the copy is done.

@@ -1,4 +1,5 @@
-//! GPUs through the crate `cust`: primary contexts that torch also uses, modules, memory, events and streams.
+//! GPU access through the crate `cust`: contexts, modules, memory, events and streams. The contexts are
+//! primary contexts, which torch also uses.
 //!
 //! [`raw`] declares the driver functions that `cust` lacks.
 mod current;

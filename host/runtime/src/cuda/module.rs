@@ -57,7 +57,8 @@ impl Drop for Module {
     }
 }
 
-/// Compiles PTX that the driver rejects once more, and returns what the driver's compiler prints.
+/// Returns the log of the driver's compiler for PTX that the driver has rejected. To get the log, the
+/// function compiles the PTX once more.
 fn error_log(text: &CStr) -> String {
     let mut log = vec![0_u8; 16 << 10];
     let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
@@ -79,8 +80,8 @@ pub(crate) fn c_text(text: &str) -> Result<CString> {
 /// A kernel of a loaded module, with its current settings. Every thread may use it until the process ends.
 pub(crate) struct Function {
     raw: *mut c_void,
-    /// Limit of dynamic shared memory in bytes. It is never lowered, because another thread may launch with
-    /// more.
+    /// Limit of dynamic shared memory in bytes. The limit is never lowered, because another thread may launch
+    /// with more shared memory.
     max_shared: Setting,
     /// Shared memory carveout in percent, or -1 if the driver chooses it.
     carveout: Setting,
@@ -96,11 +97,11 @@ impl Function {
         Self { raw, max_shared: Setting::new(DEFAULT_SMEM_BYTES as i32), carveout: Setting::new(-1) }
     }
 
-    /// Launches the kernel in the current context. Raises its limit of dynamic shared memory and sets its
-    /// carveout, if the launch needs other values than the launches before.
+    /// Launches the kernel in the current context. Before the launch, the function raises the kernel's limit
+    /// of dynamic shared memory and sets its shared memory carveout, if necessary.
     ///
     /// `overlaps`: use programmatic dependent launch. The kernel may then start before the previous launch
-    /// has ended. Its PTX contains the instruction that waits for the previous launch.
+    /// has ended. The kernel's PTX contains the instruction that waits for the previous launch.
     ///
     /// # Safety
     /// `args` must point to values of the types that the kernel declares. The kernel's own safety

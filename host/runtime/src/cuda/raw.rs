@@ -1,5 +1,5 @@
-//! Declarations of the CUDA driver functions that this crate calls itself, because the crate `cust` does not
-//! offer what it needs. The comment before a function says what `cust` lacks.
+//! Declarations of the CUDA driver functions that this crate calls itself, because the crate `cust` lacks
+//! them. The comment before a function says what `cust` lacks.
 //!
 //! Each function returns the driver's `CUresult` as an integer. The crate `driver` (`host/driver`) defines
 //! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum, so a code
@@ -53,7 +53,8 @@ pub struct LaunchConfig {
 }
 
 unsafe extern "C" {
-    // `cust` launches only on its own streams, not on those of torch, and without launch attributes.
+    // `cust` can launch only on streams that it created, so it cannot use torch's streams. It also has no
+    // launch attributes.
     pub fn cuLaunchKernelEx(
         config: *const LaunchConfig,
         function: *mut c_void,
@@ -73,7 +74,7 @@ unsafe extern "C" {
     pub fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> c_uint;
     // `DeviceAttribute` of `cust` ends at number 91.
     pub fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_uint;
-    // `cust` has no function for the current context, which may be null or belong to another library.
+    // `cust` has no function for a current context that may be null or may belong to another library.
     pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
     pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
     // `cust` has no capture modes, no stream capture and no executable graphs.
@@ -106,7 +107,8 @@ unsafe extern "C" {
         promotion: c_int,
         fill: c_int,
     ) -> c_uint;
-    // `CudaError` of `cust` formats the text with quotation marks, and only for codes that it knows.
+    // The type `CudaError` of `cust` formats the error text with quotation marks, and has a text only for
+    // codes that it knows.
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 
@@ -123,8 +125,8 @@ fn text(code: c_uint) -> String {
 }
 
 /// Returns the code that the driver returned for the failed call. `code` is the result as `cust` or a
-/// function of this file returned it. If it is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced the
-/// driver's code, so ask `driver::last_error`.
+/// function of this file returned it. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced
+/// the driver's code. This function then returns `driver::last_error`.
 fn own_code(code: c_uint) -> c_uint {
     if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
 }
@@ -146,8 +148,8 @@ pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// Returns the argument of a `map_err` after a call of `cust`. It converts the error of `cust` to
-/// [`Error::Driver`], which contains `call`, the name of the driver function that failed.
+/// Returns the argument of a `map_err` after a call of `cust`. The returned function converts the error of
+/// `cust` to [`Error::Driver`]. This error contains `call`, the name of the driver function that failed.
 pub fn failed(call: &'static str) -> impl Fn(CudaError) -> Error {
     move |code| error(call, code as c_uint)
 }

@@ -56,7 +56,7 @@ impl Drop for GraphExec {
     }
 }
 
-/// Makes a stream of `cust` from a driver handle. `cust` has no function for this.
+/// Makes a stream of `cust` from a driver handle. `cust` has no function for this conversion.
 ///
 /// # Safety
 /// `handle` must be a stream that no other code destroys.
@@ -64,8 +64,8 @@ unsafe fn owned_stream(handle: *mut c_void) -> cust::stream::Stream {
     const {
         assert!(size_of::<cust::stream::Stream>() == size_of::<*mut c_void>());
     }
-    // SAFETY: in `cust` 0.3.2, `Stream` has one field, the handle. Both types have the same size, so this
-    // field is at offset 0.
+    // SAFETY: in `cust` 0.3.2, `Stream` has one field, the handle. `Stream` and the handle have the same
+    // size, so this field is at offset 0.
     unsafe { std::mem::transmute(handle) }
 }
 
@@ -184,7 +184,8 @@ impl Graph {
     /// Returns a driver error, for example if `stream` belongs to another GPU.
     pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.gpu.current()?;
-        // SAFETY: the graph is instantiated. The caller keeps the memory that its launches access valid.
+        // SAFETY: the graph is instantiated. The caller keeps the memory valid that the launches of the graph
+        // access.
         raw::check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.0.value.0, stream.raw()) })
     }
 }

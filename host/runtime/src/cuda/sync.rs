@@ -16,16 +16,17 @@ impl Setting {
         Self { value: AtomicI32::new(value), changing: Mutex::new(()) }
     }
 
-    /// Makes sure that the setting is at least `wanted`. If it is lower, this function calls `set` with
-    /// `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same
+    /// Makes sure that the setting is at least `wanted`. If the setting is lower, this function calls `set`
+    /// with `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same
     /// time.
     #[inline]
     pub fn raise<E>(&self, wanted: i32, set: impl FnOnce(i32) -> Result<(), E>) -> Result<(), E> {
         self.update(|value| value < wanted, wanted, set)
     }
 
-    /// Makes sure that the setting is `wanted`, as [`Setting::raise`] does. Another thread may change it at
-    /// any time.
+    /// Makes sure that the setting is exactly `wanted`. Like [`Setting::raise`], it calls `set` only if the
+    /// value differs, and stores the new value only if `set` succeeds. Another thread may change the setting
+    /// at any time.
     #[inline]
     pub fn change<E>(&self, wanted: i32, set: impl FnOnce(i32) -> Result<(), E>) -> Result<(), E> {
         self.update(|value| value != wanted, wanted, set)
@@ -148,7 +149,8 @@ mod tests {
         }
     }
 
-    /// Runs `f` in a thread. Panics after 20 seconds, so that a deadlock does not hang the test.
+    /// Runs `f` in a new thread. Panics if `f` takes more than 20 seconds, so a deadlock does not hang the
+    /// test.
     #[track_caller]
     fn soon<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, f: impl FnOnce() -> T + Send + 's) -> T {
         let (done, result) = channel();

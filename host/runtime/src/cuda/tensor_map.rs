@@ -15,11 +15,12 @@ const BF16: c_int = 9;
 const SWIZZLE_128: c_int = 3;
 const PROMOTION_256: c_int = 3;
 
-/// The alignment that the driver expects of a tensor map that it writes.
+/// A buffer for a tensor map, with the alignment that the driver requires.
 #[repr(C, align(64))]
 struct Aligned([u64; 16]);
 
-/// Queries, keys, values or output of attention in 16-bit elements, described for a tensor map.
+/// The sizes and strides of an attention tensor (queries, keys, values or output) for a tensor map. The
+/// elements have 16 bits.
 #[derive(Clone, Copy)]
 pub struct HeadsMap {
     /// Address of the first element.
@@ -28,10 +29,11 @@ pub struct HeadsMap {
     pub dtype: Dtype,
     /// Number of columns, tokens, heads and batches. None is 0.
     pub sizes: [u64; 4],
-    /// Strides in bytes between tokens, heads and batches. Each must be a multiple of 16 and less than 2^40.
+    /// Strides in bytes between tokens, heads and batches. Each stride must be a multiple of 16 and less than
+    /// 2^40.
     pub strides: [u64; 3],
-    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. The copy has the 128-byte
-    /// swizzle in shared memory. Elements outside the tensor are filled with zeros.
+    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. In shared memory, the
+    /// copied tile has the 128-byte swizzle. Elements outside the tensor are filled with zeros.
     pub part: [u32; 2],
 }
 

@@ -53,8 +53,8 @@ impl From<Kind> for Device {
 }
 
 impl Device {
-    /// Returns GPU number `index`. Its context is the primary context, which torch and the CUDA runtime also
-    /// use. Each GPU is opened once per process.
+    /// Returns GPU number `index`. The context of this GPU is the primary context, which torch and the CUDA
+    /// runtime also use. Each GPU is opened once per process.
     ///
     /// By default, a GPU loads the newest PTX that it can run. If the environment variable `OXIWARP_ARCH` is
     /// set, for example to `sm_80`, all GPUs load the newest PTX up to this architecture. The variable is
@@ -66,9 +66,9 @@ impl Device {
         Gpu::open(index).map(|gpu| Kind::Cuda(gpu).into())
     }
 
-    /// Opens GPU number `index` like [`Device::cuda`], but limits it to PTX of `arch` and older. Tests use
-    /// this function to run old PTX on a new GPU. Each call opens the GPU again: kernels that another
-    /// [`Device`] has loaded are not reused.
+    /// Opens GPU number `index`, but loads only PTX for `arch` or an older architecture. Tests use this
+    /// function to run old PTX on a new GPU. Each call opens the GPU again, so the new device does not reuse
+    /// kernels that another [`Device`] has loaded.
     ///
     /// # Errors
     /// Returns an error if there is no driver or no such GPU, or if the GPU cannot run PTX of `arch`.
@@ -77,11 +77,11 @@ impl Device {
     }
 
     /// Returns the GPU to which a context of the crate `cust` belongs. A `Context` of `cust` is always the
-    /// primary context of its GPU. [`Device`] uses the primary context too, so memory and streams of `cust`
-    /// are valid in launches on the result.
+    /// primary context of its GPU. [`Device`] also uses the primary context, so launches on the returned
+    /// device can use memory and streams of `cust`.
     ///
     /// # Errors
-    /// The same as [`Device::cuda`].
+    /// Returns the errors of [`Device::cuda`].
     pub fn from_context(context: &cust::context::Context) -> Result<Self> {
         Self::cuda(cuda::index_of(context)?)
     }
@@ -91,7 +91,7 @@ impl Device {
     /// GPU memory.
     ///
     /// # Errors
-    /// The same as [`Device::cuda`].
+    /// Returns the errors of [`Device::cuda`].
     pub fn describe(index: usize) -> Result<(String, Arch)> {
         cuda::describe(index)
     }
@@ -115,8 +115,8 @@ impl Device {
     }
 
     /// Returns the newest portable architecture whose PTX the device loads, or `None` for the CPU executor.
-    /// The value is one of [`Arch::PORTABLE`]: on a Hopper GPU, it is `sm_90`, although the GPU also loads
-    /// PTX for `sm_90a`.
+    /// The result is one of [`Arch::PORTABLE`]. For example, it is `sm_90` for a Hopper GPU, although this
+    /// GPU also loads PTX for `sm_90a`.
     pub fn arch(&self) -> Option<Arch> {
         self.gpu().map(|gpu| gpu.arch)
     }
@@ -132,15 +132,15 @@ impl Device {
         self.gpu().map(|gpu| gpu.multiprocessors)
     }
 
-    /// Returns the maximum bytes of shared memory per block. On a GPU, this is the maximum with opt-in, which
-    /// is larger than [`DEFAULT_SMEM_BYTES`](crate::DEFAULT_SMEM_BYTES). A launch opts in if it needs more
-    /// than the default.
+    /// Returns the maximum bytes of shared memory per block. On a GPU, the result is the opt-in maximum,
+    /// which is larger than the default maximum [`DEFAULT_SMEM_BYTES`](crate::DEFAULT_SMEM_BYTES). A launch
+    /// opts in automatically if it needs more than the default.
     pub fn max_shared_bytes(&self) -> u32 {
         self.gpu().map_or(cpu::MAX_SHARED_BYTES, |gpu| gpu.max_shared_bytes)
     }
 
-    /// Returns the bytes of L2 cache. The CPU executor has no L2 cache, and reports 4 KiB. Tests with small
-    /// inputs can therefore run the code for inputs that are larger than L2.
+    /// Returns the bytes of L2 cache. The CPU executor has no L2 cache, and reports 4 KiB. Ops have separate
+    /// code for inputs that are larger than L2. With 4 KiB, tests can run this code with small inputs.
     pub fn l2_bytes(&self) -> u64 {
         self.gpu().map_or(cpu::L2_BYTES, |gpu| gpu.l2_bytes.into())
     }
@@ -207,7 +207,8 @@ impl Device {
         cuda::encode(self.expect_gpu("Device::tensor_map", "the CPU executor has no tensor maps")?, heads)
     }
 
-    /// Returns the GPU. On the CPU executor, returns an error of the function `op` with the reason `why`.
+    /// Returns the GPU. For the CPU executor, returns an error that names the function `op` and gives the
+    /// reason `why`.
     fn expect_gpu(&self, op: &'static str, why: &str) -> Result<&Arc<Gpu>> {
         self.gpu().ok_or_else(|| Error::Unsupported { op, why: why.into() })
     }
@@ -217,7 +218,7 @@ impl OwnedStream {
     /// Creates a stream on a GPU.
     ///
     /// The CPU executor needs no streams: it finishes each launch before the call returns. Pass
-    /// [`Stream::default`](crate::Stream::default) to launches on it.
+    /// [`Stream::default`](crate::Stream::default) to launches on the CPU executor.
     ///
     /// # Errors
     /// Returns a driver error if the stream cannot be created, and [`Error::Unsupported`] on the CPU

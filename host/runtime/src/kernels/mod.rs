@@ -40,14 +40,15 @@ struct GpuKernel {
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that identifies this value in the process. The cache of a [`Kernel`] has place for the
-    /// function of one GPU. The number tells whether the cached function belongs to this value.
+    /// A number that identifies this value in the process. A [`Kernel`] caches one loaded function. The
+    /// number tells whether the cached function was loaded by this value.
     number: u64,
     gpu: Arc<Gpu>,
-    /// The portable architecture whose PTX is used. [`Kernels::load`] may also choose a native one.
+    /// The portable architecture whose PTX is used. [`Kernels::load`] may also choose a native architecture,
+    /// such as `sm_90a`.
     arch: Arch,
-    /// The PTX from which a kernel is loaded at its first launch. It is empty after [`Kernels::load`], which
-    /// loads all kernels at once.
+    /// The PTX from which a kernel is loaded at its first launch. The PTX is empty after [`Kernels::load`],
+    /// which loads all kernels at once.
     ptx: Vec<&'static Ptx>,
     /// Whether launches use programmatic dependent launch (PDL). If true, `griddepcontrol.wait` is inserted
     /// into the PTX of each kernel when the kernel is loaded. The kernel may start early, and this
@@ -58,14 +59,14 @@ struct OnGpu {
 }
 
 impl Kernels {
-    /// Loads all kernels of `entries` on `device`, in this call.
+    /// Loads all kernels of `entries` on `device` before it returns.
     ///
     /// - `ptx` is the PTX that `cuda_builder` made from the crate, for one or more architectures.
     /// - `entries` is the table `KERNELS` that [`entry!`](cuda_std::entry!) makes. If a crate has several
     ///   tables, chain them.
     ///
-    /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
-    /// The CPU executor does not use `ptx`: it calls the Rust functions of the entries.
+    /// A GPU loads the PTX of the newest architecture that it can run, and keeps the kernels until the
+    /// process ends. The CPU executor does not use `ptx`: it calls the Rust functions of the entries.
     ///
     /// The launches of these kernels never overlap: this function ignores `@overlap` of the entries. See
     /// [`Kernels::of_library`] for programmatic dependent launch.
@@ -104,8 +105,8 @@ impl Kernels {
         let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
         let functions = RwLock::new(functions.into_iter().map(kernel).collect());
         let (gpu, number) = (gpu.clone(), owner);
-        // `ptx` is empty: a kernel that is not in `functions` is not in the PTX either, so its launch must
-        // not search the PTX again.
+        // `ptx` is empty, because all kernels of the PTX are already in `functions`. A launch of any other
+        // kernel must not search the PTX again.
         let on_gpu = OnGpu { number, gpu, arch: *arch, ptx: vec![], overlaps: false, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
@@ -114,7 +115,7 @@ impl Kernels {
     /// that a program waits only for the kernels that it uses. [`Kernels::load`] loads all kernels at once.
     ///
     /// A GPU uses the newest PTX that it can run. `ptx` must be ordered by architecture, oldest first.
-    /// Launches overlap as the kernels declare (programmatic dependent launch): see
+    /// Launches use programmatic dependent launch if the kernels declare it: see
     /// [`Overlap`](cuda_std::launch::Overlap).
     ///
     /// # Errors
@@ -248,7 +249,8 @@ impl Kernels {
         Site { kernels: self, stream, shape }
     }
 
-    /// Like [`Kernels::on`], for an element type that is known only at run time. The launch returns
+    /// Combines these kernels with a stream and a launch shape, for an element type that is known only at run
+    /// time. For a type that is known at compile time, use [`Kernels::on`]. The launch returns
     /// [`Error::NoKernel`] if the kernel has no variant for `dtype`.
     pub fn on_dtype<'a>(&'a self, dtype: Dtype, stream: Stream<'a>, shape: Launch) -> DtypeSite<'a> {
         DtypeSite { site: self.on(stream, shape), dtype }
@@ -269,8 +271,9 @@ impl Kernels {
     /// Returns an error in these cases. Errors in the kernel itself, such as an access to an invalid address,
     /// are different: a GPU reports them at a later call, for example [`Device::synchronize`].
     ///
-    /// - [`Error::NoKernel`]: there is no kernel `name`, and the message suggests the most similar name. Or
-    ///   the PTX that the device uses lacks this kernel, which [`Kernels::load`] permits only for `@only`.
+    /// - [`Error::NoKernel`]: there is no kernel `name`. The message suggests the most similar name. This
+    ///   error also occurs if the PTX that the device uses lacks the kernel. [`Kernels::load`] permits this
+    ///   only for kernels with `@only`.
     /// - [`Error::Arguments`]: the number or the size of the arguments differs from the kernel's declaration.
     /// - [`Error::Load`]: this is the first launch of a kernel of [`Kernels::of_library`], and the driver
     ///   rejects the kernel's PTX. Kernels of [`Kernels::load`] are already loaded.
@@ -290,12 +293,13 @@ impl Kernels {
     /// own rule.
     ///
     /// # Safety
-    /// `args` must have one pointer per parameter of the kernel, in the same order. Each must point to a
-    /// value of the parameter's type. The kernel's own safety requirements must hold until the launch is
+    /// `args` must have one pointer per parameter of the kernel, in the same order. Each pointer must point
+    /// to a value of the parameter's type. The kernel's own safety requirements must hold until the launch is
     /// done.
     ///
     /// # Errors
-    /// The same as [`Kernels::launch`], except [`Error::Arguments`]: this function does not check `args`.
+    /// Returns the errors of [`Kernels::launch`], except [`Error::Arguments`]: this function does not check
+    /// `args`.
     #[inline]
     pub unsafe fn launch_kernel(
         &self,
@@ -324,9 +328,9 @@ impl Kernels {
         }
     }
 
-    /// Returns the error for a kernel name that does not exist. It suggests the most similar name if at most
-    /// a third of the characters differ (rounded up). If the name exists, but the PTX
-    /// lacks its kernel, the error suggests nothing.
+    /// Returns the error for a kernel that cannot be found. If the name does not exist, the error suggests
+    /// the most similar name, provided that at most a third of the characters differ (rounded up). If the
+    /// name exists but the PTX lacks its kernel, the error suggests nothing.
     fn no_kernel(&self, name: &str) -> Error {
         let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
         let nearest = self.by_name.keys().copied().min_by_key(|known| (distance(known), *known));
@@ -340,8 +344,8 @@ impl OnGpu {
     /// kernel is not loaded yet, this function loads a module that contains only this kernel.
     #[inline]
     fn function(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
-        // SAFETY: only `find` writes the pointer, so it is null or points to a value of `leak`, which lives
-        // until the process ends.
+        // SAFETY: only `find` writes the pointer. So the pointer is null, or it points to a leaked value,
+        // which lives until the process ends.
         let cached: Option<&'static GpuKernel> =
             unsafe { kernel.cache.load(Ordering::Acquire).cast::<GpuKernel>().as_ref() };
         match cached.filter(|cached| cached.owner == self.number) {
@@ -350,8 +354,8 @@ impl OnGpu {
         }
     }
 
-    /// Returns the driver's function of a kernel whose cache is empty, or contains the function of another
-    /// GPU because the last launch was there. Stores the function in the cache.
+    /// Returns the driver's function of a kernel and stores it in the kernel's cache. Before this call, the
+    /// cache is empty, or it contains a function from a launch on another device.
     #[cold]
     fn find(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
         let known =
@@ -365,16 +369,17 @@ impl OnGpu {
         Ok(Some(&found.function))
     }
 
-    /// Loads a kernel from the first PTX in `self.ptx` that has it. Returns `None` if none has it.
+    /// Loads a kernel from the first PTX in `self.ptx` that has the kernel. Returns `None` if no PTX has it.
     fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static GpuKernel>> {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
-        // Do not hold the lock of `functions` while the driver compiles. This may take seconds, and the first
+        // Do not lock `functions` while the driver compiles. The compilation may take seconds, and the first
         // launches of other kernels need the lock. Two threads may therefore load the same kernel at once.
-        // The first thread that gets the lock stores its function. The other thread returns the stored
-        // function, and drops its own module at the end of this function, which unloads it. The variable
-        // `functions` is declared after `module`, so the lock is released before the module is dropped.
+        // The first thread that gets the lock stores its function. The second thread returns the stored
+        // function. At the end of this function, it drops its own module, which unloads the module. The
+        // variable `functions` is declared after `module`, so the lock is released before the module is
+        // dropped.
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -390,9 +395,9 @@ impl OnGpu {
 }
 
 /// Returns the PTX of a library that a GPU uses. The first element is the newest portable PTX that the GPU
-/// can run, up to the architecture `limit`. If there is PTX of the same compute capability that runs only on
-/// such GPUs, it follows: after `sm_90`, this is `sm_90a`. The result is empty if the GPU can run no portable
-/// PTX.
+/// can run, up to the architecture `limit`. If there is also PTX that runs only on GPUs of this compute
+/// capability, this PTX is the second element. For example, `sm_90a` follows `sm_90`. The result is empty if
+/// the GPU can run no portable PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;
@@ -487,7 +492,7 @@ mod tests {
         unsafe fn add<T: Elem>(x: *mut T, n: u64, value: f32) {
             let at = u64::from(thread::index()[0]);
             if at < n {
-                // SAFETY: `at` is less than `n`, and each thread has its own element.
+                // SAFETY: the index `at` is less than `n`, and each thread has its own element.
                 unsafe {
                     let x = x.add(at as usize);
                     *x = T::from_f32((*x).to_f32() + value);

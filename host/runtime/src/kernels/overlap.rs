@@ -1,27 +1,28 @@
-//! Programmatic dependent launch on sm_90 and newer. This module inserts the PTX instructions for it into a
-//! kernel. The kernel itself declares which instructions it needs.
+//! Programmatic dependent launch (PDL) on sm_90 and newer. This module inserts the PTX instructions for PDL
+//! into a kernel. The kernel declares which of these instructions it needs.
 use cuda_std::launch::Overlap;
 
 /// The instructions that are inserted into a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// None, because launches do not overlap: the GPU or the driver does not support it, or the user turned
-    /// it off.
+    /// No instructions, because launches do not overlap. The GPU or the driver does not support programmatic
+    /// dependent launch, or the user switched it off.
     None,
     /// Those for the overlap that the kernel declares.
     Of(Overlap),
 }
 
 /// Waits until all earlier launches are done and their writes are visible. A kernel can call
-/// `thread::wait_for_earlier_launches`, which compiles to this instruction, to choose where it waits.
+/// `thread::wait_for_earlier_launches`, which compiles to this instruction. The kernel thereby chooses where
+/// it waits.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 
-/// Keeps ptxas from moving loads from after the wait to before it.
+/// Prevents ptxas from moving loads from after the wait instruction to before the wait instruction.
 ///
 /// `ld.global.nc` promises that its memory is constant during the kernel, so ptxas may move it across the
-/// wait. ptxas does not move a load across an `exit`, therefore this code has one. The `exit` depends on a
-/// barrier after the wait, and no thread ever takes it.
+/// wait. ptxas does not move a load across an `exit`, so this code contains an `exit` that no thread ever
+/// executes. The `exit` depends on a barrier after the wait.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
@@ -35,9 +36,9 @@ const LEAVE: &str = "
 /// Allows the next launch in the stream to start its blocks when all blocks of this launch have executed this
 /// instruction.
 ///
-/// A kernel executes the instruction after its own wait, so all earlier launches are done. The next kernel
-/// may therefore read their results before it waits itself. For example, kernels of other libraries read
-/// weights before they wait.
+/// A kernel executes this instruction after its own wait, so all earlier launches are done. The next kernel
+/// may therefore read results of the earlier launches before it waits itself. Kernels of other libraries do
+/// so: for example, they read weights before they wait.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
@@ -52,8 +53,8 @@ impl Instructions {
         }
     }
 
-    /// Returns the PTX of the entry `entry` with the instructions that [`Instructions::begin`] returns. They
-    /// replace the kernel's own wait instruction, if the kernel has one. Otherwise they are inserted at the
+    /// Returns the PTX of the entry `entry` with the instructions that [`Instructions::begin`] returns. If
+    /// the kernel has a wait instruction, these instructions replace it. Otherwise they are inserted at the
     /// start of the body. Returns `None` if the entry has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();

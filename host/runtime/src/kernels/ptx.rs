@@ -22,7 +22,8 @@ pub struct Ptx {
 
 /// A PTX text.
 pub struct Unit {
-    /// The name. The name of each entry starts with it. It is empty if the text has any entries.
+    /// The name of the text. The name of each kernel entry in the text starts with this name. An empty name
+    /// permits entries of any name.
     pub name: &'static str,
     /// The first lines of the text, which name the architecture.
     head: &'static str,
@@ -39,7 +40,8 @@ enum Code {
 }
 
 /// A PTX text, and the byte range of each kernel entry by name. An entry starts with its `.entry` directive.
-/// It ends with the first `}` at the start of a line, at the latest where the next entry starts.
+/// It ends with the first `}` at the start of a line. If there is no such `}`, the entry ends where the next
+/// entry starts.
 struct Text {
     text: String,
     entries: BTreeMap<String, Range<usize>>,
@@ -57,8 +59,9 @@ impl Ptx {
     /// module. Returns `None` if there is no such entry. `instructions` are inserted into the entry.
     pub(crate) fn module(&self, kernel: &str, instructions: Instructions) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.name));
-        // A name can be a prefix of another one, e.g. `softmax` and `softmax_backward`. The longer name comes
-        // later in the sorted list. A search from the end finds it first, without decompressing `softmax`.
+        // A name can be a prefix of another name: `softmax` is a prefix of `softmax_backward`. The longer
+        // name comes later in the sorted list. A search from the end therefore finds `softmax_backward`
+        // first, without decompressing `softmax`.
         units.rev().find_map(|unit| unit.text().module(kernel, instructions))
     }
 }
@@ -69,8 +72,8 @@ impl Unit {
         Self { name, head: "", code: Code::Text(text.into()), text: OnceLock::new() }
     }
 
-    /// Makes a unit of the first lines `head` and the rest of the text, compressed with LZMA: a
-    /// `.lzma` file with the length in its header.
+    /// Makes a unit (PTX text) of its first lines `head` and the rest of the text. The rest is compressed as
+    /// a `.lzma` file with the length in its header.
     pub const fn packed(name: &'static str, head: &'static str, code: &'static [u8]) -> Self {
         Self { name, head, code: Code::Packed(code), text: OnceLock::new() }
     }

@@ -7,8 +7,8 @@ use super::contiguous::contiguous;
 use crate::cuda::memory::{Memory, pointer};
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// Alignment in bytes of buffers for the CPU executor: one L2 line. On a GPU, the CUDA driver aligns buffers
-/// to 256 bytes.
+/// Alignment in bytes of buffers for the CPU executor. The alignment is one line of a GPU's L2 cache. On a
+/// GPU, the CUDA driver aligns buffers to 256 bytes.
 const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
@@ -22,7 +22,8 @@ pub struct Buffer<T> {
 /// The memory of a buffer.
 enum Place {
     Gpu(Memory),
-    /// The address. The allocation has the layout that [`host_layout`] returns for the buffer's bytes.
+    /// The address of an allocation in host memory. [`host_layout`] returns the layout of the allocation for
+    /// the number of bytes.
     Host(*mut u8),
 }
 
@@ -32,8 +33,8 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Allocates `len` elements and sets every byte to 0xFF, which means NaN or -1. An element that a kernel
-    /// fails to write then has a value that tests notice.
+    /// Allocates `len` elements and sets every byte to 0xFF. Floats are then NaN, and integers are -1. Tests
+    /// notice this value in an element that a kernel failed to write.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -102,7 +103,7 @@ impl<T: Scalar> Buffer<T> {
         }
     }
 
-    /// Returns the address of the first element, for the argument of a kernel that writes it.
+    /// Returns the address of the first element. Pass this address to a kernel that writes the buffer.
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.as_ptr().cast_mut()
     }
@@ -128,7 +129,7 @@ impl<T: Scalar> Buffer<T> {
     /// Returns the elements as a contiguous, writable tensor of `shape`.
     ///
     /// # Errors
-    /// Same as [`Buffer::view`].
+    /// Returns the errors of [`Buffer::view`].
     pub fn view_mut(&mut self, shape: &[i64]) -> Result<ViewMut<'_>> {
         self.view_strided_mut(0, shape, &contiguous(shape))
     }
@@ -148,7 +149,7 @@ impl<T: Scalar> Buffer<T> {
     /// Like [`Buffer::view_strided`], for writing.
     ///
     /// # Errors
-    /// Same as [`Buffer::view_strided`].
+    /// Returns the errors of [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
         // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
@@ -212,7 +213,7 @@ impl<T: Scalar> Buffer<T> {
         self.download_part(0..self.len)
     }
 
-    /// Copies a range of the elements to the host, like [`Buffer::download`].
+    /// Copies a range of the elements to the host, after all work on the legacy default stream is done.
     ///
     /// # Errors
     /// Returns an error if the range is not inside the buffer, or if a kernel or the copy failed.

@@ -1,5 +1,5 @@
-//! Constructors of contiguous views: of a pointer, of a slice, and of device memory of the crate `cust`.
-//! Contiguous means row-major order without gaps, as in torch.
+//! Constructors of contiguous views. The source of a view is a pointer, a slice, or device memory of the
+//! crate `cust`. Contiguous means row-major order without gaps, as in torch.
 use std::ffi::c_void;
 
 use cust::memory::{DeviceCopy, DeviceSlice};
@@ -25,17 +25,17 @@ impl<'a> View<'a> {
     /// ```
     ///
     /// # Safety
-    /// Same as [`View::from_raw`].
+    /// The requirements of [`View::from_raw`] apply.
     ///
     /// # Errors
-    /// Same as [`View::from_raw`].
+    /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *const c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`.
         unsafe { Self::from_raw(ptr, dtype, shape, &contiguous(shape)) }
     }
 
     /// Makes a view of the elements of a slice, as a contiguous tensor of `shape`. The view is for the CPU
-    /// executor: its memory is host memory, so [`View::expect_on`] returns an error for a GPU.
+    /// executor. The memory is host memory, so [`View::expect_on`] returns an error for a GPU.
     /// [`Device::upload`](crate::Device::upload) copies a slice to a GPU.
     ///
     /// ```
@@ -74,13 +74,15 @@ impl<'a> View<'a> {
     /// memory. If the caller does, [`View::on`] adds it. For the CPU executor, [`View::expect_on`] returns an
     /// error.
     ///
-    /// `cust` has no element types for f16 and bf16 of the crate `half` 2. Use `u16` and pass the dtype.
+    /// `cust` does not accept the f16 and bf16 types of the crate `half` 2 as elements. Use `u16` elements
+    /// and pass the dtype.
     ///
     /// # Errors
     /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
     pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
-        // SAFETY: the view borrows the memory, and the comparison below checks that all elements are in it.
+        // SAFETY: the view borrows the memory, and the comparison after this line checks that all elements
+        // are in the memory.
         let view = unsafe { Self::from_raw_contiguous(ptr, dtype, shape) }?;
         let bytes = memory.len() as u64 * size_of::<T>() as u64;
         if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
@@ -95,10 +97,10 @@ impl<'a> ViewMut<'a> {
     /// [`View::from_raw_contiguous`].
     ///
     /// # Safety
-    /// Same as [`ViewMut::from_raw`].
+    /// The requirements of [`ViewMut::from_raw`] apply.
     ///
     /// # Errors
-    /// Same as [`View::from_raw`].
+    /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *mut c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`,
         // writable, and not accessed by other code.
@@ -148,7 +150,7 @@ impl<'a> ViewMut<'a> {
     /// ```
     ///
     /// # Errors
-    /// Same as [`View::of_slice`].
+    /// Returns the errors of [`View::of_slice`].
     pub fn of_slice<T: Scalar>(elements: &'a mut [T], shape: &[i64]) -> Result<Self> {
         // SAFETY: the pointer and the length are those of the slice, which the view borrows mutably.
         unsafe { of_elements(elements.as_mut_ptr(), elements.len(), shape) }.map(Self)
@@ -157,7 +159,7 @@ impl<'a> ViewMut<'a> {
     /// Makes a writable view of device memory of the crate `cust`: see [`View::of_cust`].
     ///
     /// # Errors
-    /// Same as [`View::of_cust`].
+    /// Returns the errors of [`View::of_cust`].
     pub fn of_cust<T: DeviceCopy>(
         memory: &'a mut DeviceSlice<T>,
         dtype: Dtype,
@@ -173,8 +175,8 @@ impl<'a> ViewMut<'a> {
 /// # Safety
 /// `ptr` must be valid for `len` elements during `'a`.
 unsafe fn of_elements<'a, T: Scalar>(ptr: *const T, len: usize, shape: &[i64]) -> Result<View<'a>> {
-    // SAFETY: the caller passes memory of `len` elements, and the comparison below checks that the tensor has
-    // as many.
+    // SAFETY: the caller passes memory of `len` elements, and the comparison after this line checks that the
+    // tensor also has `len` elements.
     let view = unsafe { View::from_raw_contiguous(ptr.cast(), T::DTYPE, shape) }?;
     if count(shape) != len as u64 {
         return Err(bad_shape(shape, format!("a tensor of {len} elements")));

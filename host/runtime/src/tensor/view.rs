@@ -18,7 +18,8 @@ pub struct View<'a> {
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
     /// The location of the memory if this crate knows it: for a [`Buffer`](crate::Buffer), for a slice, and
-    /// after [`View::on`]. `None` for other memory of another library. No function asks the driver for it.
+    /// after [`View::on`]. `None` if this crate does not know the location. No function asks the driver for
+    /// the location.
     pub(super) location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
@@ -29,8 +30,8 @@ impl<'a> View<'a> {
     ///
     /// # Safety
     /// `ptr` must point to memory of the device that the view is used on. Every element that shape and
-    /// strides reach must be readable. Both must hold for `'a`, and until all GPU work that uses the view has
-    /// finished.
+    /// strides reach must be readable. The pointer must stay valid and the elements must stay readable for
+    /// `'a`, and until all GPU work that uses the view has finished.
     ///
     /// # Errors
     /// Returns an error in these cases: there are more than [`MAX_RANK`] dimensions; a size or stride is
@@ -39,8 +40,8 @@ impl<'a> View<'a> {
     #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
-        // Check the product of the sizes for empty tensors too. Ops multiply some of the sizes, and this
-        // product must not overflow although another size is 0.
+        // Check the product of the sizes for empty tensors too. Ops multiply some of the sizes. The product
+        // of these sizes must not overflow, even if another size is 0.
         let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
         let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
         if !fits {
@@ -69,7 +70,7 @@ impl<'a> View<'a> {
     /// Returns the address of the first element as a typed pointer.
     ///
     /// # Errors
-    /// [`Error::Dtype`] if the element type is not `T`.
+    /// Returns [`Error::Dtype`] if the element type is not `T`.
     pub fn as_ptr<T: Scalar>(&self) -> Result<*const T> {
         self.expect_dtype("View::as_ptr", "self", T::DTYPE)?;
         Ok(self.ptr.cast())
@@ -106,9 +107,9 @@ impl<'a> View<'a> {
     }
 
     /// Returns the same view, which now knows that its memory is on `device`. [`View::expect_on`] then
-    /// returns an error for every other device. Without this information, it accepts every device. This
-    /// function does not call the driver: the caller knows the device, for example from a tensor of another
-    /// library.
+    /// returns an error for every other device. Without this information, [`View::expect_on`] accepts every
+    /// device. This function does not call the driver: the caller knows the device, for example from a tensor
+    /// of another library.
     ///
     /// ```
     /// use oxiwarp_runtime::{Device, Dtype, View};
@@ -126,17 +127,17 @@ impl<'a> View<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] if the view already knows that its memory is on another device.
+    /// Returns [`Error::Device`] if the view already knows that its memory is on another device.
     pub fn on(self, device: &Device) -> Result<Self> {
         self.expect_on("View::on", "self", device)?;
         Ok(self.placed(device.location()))
     }
 
-    /// Returns an error if the memory of the view is on another device than `device`. If the view does not
-    /// know its device, this function returns no error. The error names `op` and `arg`.
+    /// Returns an error if the memory of the view is not on `device`. If the view does not know its device,
+    /// this function returns no error. The error names `op` and `arg`.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// Returns [`Error::Device`].
     pub fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
         if self.location.is_none_or(|location| location.may_be(device.location())) {
             return Ok(());
@@ -146,7 +147,7 @@ impl<'a> View<'a> {
     /// Returns an error that names `op` and `arg` if the element type is not `dtype`.
     ///
     /// # Errors
-    /// [`Error::Dtype`].
+    /// Returns [`Error::Dtype`].
     pub fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
         if self.dtype == dtype {
             return Ok(());
@@ -156,7 +157,7 @@ impl<'a> View<'a> {
     /// Returns an error that names `op` and `arg` if the shape is not `shape`.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Returns [`Error::Shape`].
     pub fn expect_shape(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<()> {
         if self.shape() == shape {
             return Ok(());
@@ -167,7 +168,7 @@ impl<'a> View<'a> {
     /// expanded get the stride 0. The error names `op` and `arg`.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Returns [`Error::Shape`].
     pub fn broadcast_to(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<Self> {
         let own = self.shape();
         let missing = shape.len().checked_sub(own.len());
@@ -185,7 +186,7 @@ impl<'a> View<'a> {
         }
         Ok(wide)
     }
-    /// Returns the error for strides that an op does not support. It names `op` and `arg`.
+    /// Returns the error for strides that an op does not support. The error names `op` and `arg`.
     pub fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
         Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }
     }
@@ -209,11 +210,11 @@ impl<'a> ViewMut<'a> {
     /// Makes a writable view of memory that other code owns.
     ///
     /// # Safety
-    /// Same as [`View::from_raw`]. The memory must also be writable, and no other code may access it for
-    /// `'a`.
+    /// The requirements of [`View::from_raw`] apply. The memory must also be writable. During `'a`, no other
+    /// code may access the memory.
     ///
     /// # Errors
-    /// Same as [`View::from_raw`].
+    /// Returns the errors of [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         // SAFETY: the caller passes device memory that is valid for every element of `shape` and `strides`.
@@ -223,7 +224,7 @@ impl<'a> ViewMut<'a> {
     /// Returns the address of the first element as a typed pointer.
     ///
     /// # Errors
-    /// Same as [`View::as_ptr`].
+    /// Returns the errors of [`View::as_ptr`].
     pub fn as_mut_ptr<T: Scalar>(&mut self) -> Result<*mut T> {
         self.0.as_ptr().map(<*const T>::cast_mut)
     }
@@ -236,7 +237,7 @@ impl<'a> ViewMut<'a> {
     /// Returns the same view, which now knows that its memory is on `device`: see [`View::on`].
     ///
     /// # Errors
-    /// Same as [`View::on`].
+    /// Returns the errors of [`View::on`].
     pub fn on(self, device: &Device) -> Result<Self> {
         self.0.on(device).map(Self)
     }

@@ -18,8 +18,9 @@ arguments! {
         pub dweight: Option<ViewMut<'a>>,
         /// Gradient of the bias, in the dtype of `x` or in f32. Only LayerNorm has a bias.
         pub dbias: Option<ViewMut<'a>>,
-        /// Scratch memory in f32 for the sums, required if there is an output. Its values are arbitrary.
-        /// [`norm_backward_workspace`](crate::norm_backward_workspace) returns the number of elements.
+        /// Scratch memory in f32 for the sums. It is required if there is an output for a gradient. The
+        /// initial values are arbitrary. [`norm_backward_workspace`](crate::norm_backward_workspace) returns
+        /// the number of elements.
         pub workspace: Option<ViewMut<'a>>,
     }
 }
@@ -35,8 +36,8 @@ pub(super) struct Columns<'v, 'a> {
 }
 
 impl<'v, 'a> Columns<'v, 'a> {
-    /// Checks the weight and the gradients against `x`. All must have the same shape: `[columns]`, or
-    /// `[groups, columns]` if each group of rows has its own weight.
+    /// Checks the weight and the gradients of weight and bias against `x`. These tensors must have the same
+    /// shape: `[columns]`, or `[groups, columns]` if each group of rows has its own weight.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -94,7 +95,8 @@ impl<'v, 'a> Columns<'v, 'a> {
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Checks the workspace. Returns the addresses in it at which blocks store partial sums of the gradients.
+    /// Checks the workspace. Returns the addresses in the workspace at which blocks store partial sums of the
+    /// gradients.
     pub fn workspace(
         &self,
         op: &'static str,
@@ -132,8 +134,8 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 }
 
-/// Returns the number of groups of a weight `[columns]` or `[groups, columns]`. Fails if the number of rows
-/// is not divisible by it.
+/// Returns the number of row groups for a weight of shape `[columns]` or `[groups, columns]`. Fails if the
+/// number of rows is not divisible by the number of groups.
 fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
     match *view.shape() {
         [own] if own == cols => Ok(1),

@@ -1,5 +1,5 @@
-//! The two launches of a norm's backward pass. In the first, each block processes some rows and stores
-//! partial sums of the weight's and bias's gradients. The second launch adds the partial sums of all blocks.
+//! The two launches of a norm's backward pass. In the first launch, each block processes some rows and stores
+//! partial sums of the gradients of weight and bias. The second launch adds the partial sums of all blocks.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use kernels_gpu::rms::weight::Weight;
@@ -24,7 +24,8 @@ pub(crate) struct NormOp {
     pub layer: bool,
     pub any_layout: RowsKernel,
     pub block4: RowsKernel,
-    /// The kernels that keep two and three packs (16-byte vectors) per thread, if the norm has them.
+    /// Two kernels, which keep two and three packs (16-byte vectors) per thread. `None` if the norm lacks
+    /// these kernels.
     pub multi_row: Option<[RowsKernel; 2]>,
     pub sums: SumsKernel,
 }
@@ -104,7 +105,8 @@ impl NormOp {
         self.add_up(device, &columns, sums, &plan, &dims, stream)
     }
 
-    /// Launches the kernel that adds the partial sums of all blocks. If there are no rows, it writes zeros.
+    /// Launches the kernel that adds the partial sums of all blocks. If there are no rows, the kernel writes
+    /// zeros.
     fn add_up(
         &self,
         device: &Device,

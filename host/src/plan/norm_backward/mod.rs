@@ -1,5 +1,5 @@
-//! Backward passes of the norms: checks of the arguments, division of the rows among blocks, and the
-//! launches.
+//! Backward passes of the norms. The submodules check the arguments, divide the rows among blocks and launch
+//! the kernels.
 mod columns;
 mod launch;
 mod plan;

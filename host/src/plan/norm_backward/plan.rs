@@ -9,7 +9,7 @@ use crate::{Device, Dtype, View};
 /// Maximum number of row groups. A group of rows has its own weight. The number of groups is the size of a
 /// grid dimension, which CUDA limits.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Threads per SM that fit in the register file. Each thread needs 128 registers: for its part of two rows,
+/// Threads per SM that fit in the register file. Each thread needs 128 registers, for its part of two rows
 /// and for the partial sums of its columns.
 const RESIDENT: u32 = 512;
 /// Threads per block for short rows. Several short rows share a block.
@@ -17,8 +17,9 @@ const THREADS: u32 = 128;
 
 /// Returns how many blocks run at once on the architecture's largest GPU (T4, A100, H100 or H200).
 ///
-/// The SM counts are constants and not queried from the device. All GPUs of an architecture therefore use the
-/// same number of blocks. They add the partial sums in the same order, and results are bitwise equal.
+/// The SM counts are constants. The function does not query the device. All GPUs of an architecture therefore
+/// use the same number of blocks and add the partial sums in the same order. So their results are bitwise
+/// equal.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match library(device).ok().and_then(Kernels::arch) {
         Some(Arch::Sm75) => 40,
@@ -55,7 +56,7 @@ pub(super) struct RowSplit {
 }
 
 impl RowSplit {
-    /// Plans the launch for the rows of `dims`. Several rows share a block if each needs less than 128
+    /// Plans the launch for the rows of `dims`. Several rows share a block if each row needs less than 128
     /// threads. Longer rows get a block of their own.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, multi_row) = (launch_override(device), dims.multi_row().filter(|_| layer));
@@ -70,8 +71,8 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // If no gradient of weight or bias is requested, blocks store no partial sums. Their number then
-        // needs no limit.
+        // If no gradient of weight or bias is requested, blocks store no partial sums. The number of blocks
+        // then needs no limit.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
@@ -103,12 +104,13 @@ impl Dims {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// Returns the kernel and the threads per row for LayerNorm rows of certain lengths. Such a row divides
-    /// into whole warps whose threads have two or three packs (16-byte vectors) each. Returns `None` for rows
-    /// of other lengths.
+    /// Returns the kernel and the threads per row for LayerNorm rows of certain lengths. With two or three
+    /// packs (16-byte vectors) per thread, such a row needs a whole number of full warps. Returns `None` for
+    /// rows of other lengths.
     ///
-    /// Two packs per thread are preferred. Three packs are used only if both conditions hold: two packs would
-    /// leave more than a tenth of an SM's threads unused, and three packs leave fewer unused.
+    /// Two packs per thread are preferred. Three packs are used only if two conditions are true. First, two
+    /// packs would leave more than a tenth of an SM's threads unused. Second, three packs leave fewer threads
+    /// unused.
     fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -129,10 +131,11 @@ impl Dims {
     }
 
     /// Returns the kernel and the threads per row for rows of any length. The kernel processes one row at a
-    /// time. `again` selects the kernel that reads rows twice, even if they fit in registers.
+    /// time. If `again` is true, the function returns the kernel that reads rows twice, even if the rows fit
+    /// in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
-        // LayerNorm keeps the sums for the bias in shared memory. A block has at most 48 KB of it on every
-        // GPU.
+        // LayerNorm keeps the sums for the bias in shared memory. Every GPU gives a block 48 KB of shared
+        // memory without opt-in.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
         match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
             threads if again || threads > longest => (RowKernel::Streamed, 512),
@@ -153,7 +156,8 @@ impl Dims {
 /// has its own weight. `gradients` is the number of requested gradients, 1 or 2. The result also depends on
 /// the shape and dtype of `x` and on the architecture of the device.
 ///
-/// This function does not check whether `shape` matches `x`. If it does not, the result is meaningless.
+/// This function does not check whether `shape` matches `x`. If `shape` does not match, the result is
+/// meaningless.
 pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
     let (Some(&cols), [groups @ .., _]) = (x.shape().last(), shape) else { return 0 };
     let rows: i64 = x.shape()[..x.shape().len() - 1].iter().product();

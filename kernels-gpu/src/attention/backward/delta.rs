@@ -1,6 +1,6 @@
-//! Two statistics of each query in the attention backward pass: `delta`, which is the sum of `dO * O` over
-//! the columns, and `lse`, the log-sum-exp of the scores. [`delta`] computes `delta`, and [`statistics`]
-//! loads both.
+//! Two statistics of each query in the attention backward pass, `delta` and `lse`. The statistic `delta` is
+//! the sum of `dO * O` over the columns, and `lse` is the log-sum-exp of the scores. The function [`delta`]
+//! computes `delta`, and [`statistics`] loads `delta` and `lse`.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -12,14 +12,15 @@ use crate::layout::vec8::Vec8;
 
 /// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. If `lse` is smaller, the backward
 /// pass treats the query as if no key were visible to it. A smaller `lse` means that an additive mask hides
-/// all keys of the query with huge negative finite values. The rounding of such an `lse` to f32 has lost the
-/// logarithm of the number of keys.
+/// all keys of the query with huge negative finite values. Such an `lse` is useless for the probabilities:
+/// its rounding to f32 has lost the logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
 /// Loads `lse * log2(e)` and `delta` of a query.
 ///
-/// Returns 0 for `lse` if no key is visible to the query, or if an additive mask hides all keys with huge
-/// negative finite values. The probabilities `exp2(score - lse)` are then all 0, and so are the gradients.
+/// Returns 0 for `lse` in two cases: no key is visible to the query, or an additive mask hides all keys with
+/// huge negative finite values. All probabilities `exp2(score - lse)` of the query are then 0, so its
+/// gradients are 0, too.
 ///
 /// # Safety
 /// `query` is less than the number of queries in the sequence.
@@ -40,8 +41,7 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
 /// sum of one query.
 ///
 /// # Safety
-/// The safety conditions of [`gradients`](super::gradients) apply, and the outer-loop tile is a tile of
-/// queries.
+/// The host checked `p` for this launch. The outer-loop tiles of the launch have queries as rows.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;

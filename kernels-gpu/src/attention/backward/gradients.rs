@@ -1,5 +1,6 @@
-//! Attention backward kernel. A block keeps one outer-loop tile of queries or keys, and loops over inner-loop
-//! tiles of keys or queries.
+//! Attention backward kernel. A block keeps one outer-loop tile and loops over inner-loop tiles. If the
+//! outer-loop tile has queries, the inner-loop tiles have keys. If the outer-loop tile has keys, the
+//! inner-loop tiles have queries.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -19,11 +20,12 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Computes the gradients of one outer-loop tile, which contains keys if `KEYS`, otherwise queries.
+/// Computes the gradients of one outer-loop tile. The tile contains keys if `KEYS` is true, otherwise
+/// queries.
 ///
 /// `FIRST` and `SECOND` say which gradients the kernel computes. If the tile contains keys, `FIRST` stands
-/// for `dk` and `SECOND` for `dv`. If it contains queries, `FIRST` stands for `dq`. If `GENERAL`, the kernel
-/// supports a mask, softcap, any scale and any alignment.
+/// for `dk` and `SECOND` for `dv`. If the tile contains queries, `FIRST` stands for `dq`, and `SECOND` is
+/// false. If `GENERAL` is true, the kernel supports a mask, softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
@@ -114,7 +116,7 @@ pub(crate) unsafe fn gradients<
 /// Blocks that have no tile in any sequence call this function.
 ///
 /// # Safety
-/// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
+/// The launch has packed sequences, and this block has no tile in any sequence. The outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
     // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
@@ -174,8 +176,7 @@ unsafe fn add<
             products(&rows, &right[operands], &outer.lanes, |_| ())
         };
         let mut scores = product(0);
-        // Do not start the copies of step `after` before the first matrix multiplication, because they would
-        // delay it.
+        // Do not start the copies of step `after` earlier: they would delay the first matrix multiplication.
         inner.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
@@ -219,8 +220,8 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients of the warp's rows to global memory. The warp first stages them in its rows of the
-/// shared-memory tiles.
+/// Writes the gradients of the warp's rows to global memory. The warp first stages the gradients in shared
+/// memory, in its rows of the outer-loop tiles.
 ///
 /// # Safety
 /// No other warp accesses this warp's rows of the tiles. The outputs are writable.

@@ -9,8 +9,8 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns the objects that copy two operands to shared memory: keys and values if `keys`, otherwise queries
-/// and dO. `member` is the index of the query head in its group (GQA).
+/// Returns the objects that copy two operands to shared memory. The operands are keys and values if `keys` is
+/// true, otherwise queries and dO. `member` is the index of the query head in its group (GQA).
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -37,11 +37,12 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Double buffers in shared memory for the two inner-loop operands: K and V, or Q and dO.
+/// Double buffers in shared memory for the two inner-loop operands. The operands are K and V, or they are Q
+/// and dO.
 ///
-/// If `KEYS`, the outer-loop rows are keys. The inner loop then processes the queries of all heads of the
-/// group (GQA), one head after the other. In this case, the buffers also contain `lse` and `delta` of these
-/// queries.
+/// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all heads of
+/// the group (GQA), one head after the other. The buffers then also contain two statistics of these queries:
+/// the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -61,8 +62,8 @@ pub(super) struct InnerTile<
     /// Rows per tile.
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
-    /// `lse` and `delta` of the buffered queries. A chunk of 16 bytes has the values of two queries, in the
-    /// order `lse`, `delta`, `lse`, `delta`.
+    /// The statistics `lse` (log-sum-exp) and `delta` of the buffered queries. A chunk of 16 bytes has the
+    /// values of two queries, in the order `lse`, `delta`, `lse`, `delta`.
     numbers: Shared<Chunk>,
 }
 
@@ -82,7 +83,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
-    /// Number of steps, over all heads of the group if `KEYS`.
+    /// Number of steps of the inner loop. If `KEYS` is true, the inner loop processes all query heads of the
+    /// group (GQA).
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
@@ -118,12 +120,12 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Starts to copy the tile of operand `tensor` (0 or 1) for step `step`. Does nothing if `step` is after
-    /// the last step.
+    /// Starts to copy the tile of operand number `tensor` (0 or 1) for step `step`. If `step` is after the
+    /// last step, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. All threads have finished step `step.number - 2`, because its tile was in
-    /// the buffer that this copy overwrites.
+    /// The tensors are readable. All threads have finished step `step.number - 2`. The tile of that step was
+    /// in the buffer that this copy overwrites.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -135,8 +137,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Loads `lse` and `delta` of one query of step `step` per thread. Both values are 0 if the query does
-    /// not exist.
+    /// Loads the statistics `lse` and `delta` of the queries of step `step`. Each thread loads both
+    /// statistics of one query. If this query does not exist, both statistics are 0.
     ///
     /// # Safety
     /// The host checked the kernel argument.
@@ -154,7 +156,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// Stores the values that [`InnerTile::read`] returned for step `step`.
     ///
     /// # Safety
-    /// All threads have finished step `step.number - 2`, because its values were in the buffer that this
+    /// All threads have finished step `step.number - 2`. The values of that step were in the buffer that this
     /// function overwrites.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {

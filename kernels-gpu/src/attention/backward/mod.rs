@@ -6,16 +6,17 @@
 //!
 //! A block keeps one outer-loop tile and loops over inner-loop tiles:
 //!
-//! - If the outer-loop tile has queries, the inner-loop tiles have keys. The block computes `dQ`.
-//! - If the outer-loop tile has keys, the inner-loop tiles have queries. The block computes `dK` and `dV`,
-//!   summed over all query heads that share the key head (GQA).
+//! - If the rows of the outer-loop tile are queries, the rows of the inner-loop tiles are keys. The block
+//!   computes `dQ`.
+//! - If the rows of the outer-loop tile are keys, the rows of the inner-loop tiles are queries. The block
+//!   computes `dK` and `dV`, summed over all query heads that share the key head (GQA).
 //!
 //! For each pair of tiles, two matrix multiplications give the scores and the gradients of `P`. From these
-//! results the kernel computes `P` and `dS`. They are the A operands of one more multiplication for `dQ`, or
-//! of two for `dK` and `dV`.
+//! results the kernel computes `P` and `dS`, or their transposes. For `dQ`, a third multiplication has `dS`
+//! as A operand. For `dK` and `dV`, two more multiplications have `dSᵀ` and `Pᵀ` as A operands.
 //!
-//! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. The
-//! price is that the scores and the gradients of `P` are computed twice: for `dQ`, and again for `dK` and
+//! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. As a
+//! consequence, the scores and the gradients of `P` are computed twice: once for `dQ`, and once for `dK` and
 //! `dV`.
 pub(crate) mod delta;
 pub(crate) mod gradients;

@@ -17,10 +17,10 @@ pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     pub lanes: FragmentLanes<DIM16>,
     /// Sliding window: the range of visible columns for each row.
     pub window: Window,
-    /// Two row numbers: the first row of the warp, and the last row of the warp that lies in the sequence.
+    /// Two row numbers: the warp's first row, and the last of the warp's rows that lies in the sequence.
     pub span: [u32; 2],
-    /// `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
-    /// `g = lane / 4`. The values are 0 if the rows are keys.
+    /// The statistics `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows,
+    /// with `g = lane / 4`. The values are 0 if the rows are keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 
@@ -29,7 +29,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
     /// the sequence.
     ///
     /// # Safety
-    /// The safety conditions of [`gradients`](super::gradients::gradients) apply.
+    /// The host checked `p` for this launch.
     #[inline(always)]
     pub unsafe fn of<const KEYS: bool>(
         p: &BackwardParams,
@@ -61,7 +61,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
 }
 
 /// Returns the sliding window of the outer-loop rows, and the number of outer-loop rows in the sequence.
-/// These rows are keys if `KEYS`, otherwise queries.
+/// These rows are keys if `KEYS` is true, otherwise queries.
 #[inline(always)]
 pub(super) fn rows_of<const KEYS: bool>(p: &BackwardParams, coords: &TileCoords) -> (Window, u32) {
     let window = Window::of(coords.queries, coords.keys, p.forward.before, p.forward.after);

@@ -7,9 +7,9 @@ use crate::layout::heads::Heads;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// Parameters of the forward pass, including its outputs. `tiles` is the number of outer-loop tiles.
-    /// These tiles have queries in the launch that computes `dq`, and keys in the launch that computes `dk`
-    /// and `dv`.
+    /// Parameters of the forward pass, including its outputs. The field `tiles` is the number of outer-loop
+    /// tiles. The rows of these tiles are queries in the launch that computes `dq`. The rows are keys in the
+    /// launch that computes `dk` and `dv`.
     pub forward: AttentionParams,
     /// The incoming gradient dO. It has the shape of `out`.
     pub dout: Heads,
@@ -30,8 +30,8 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the `_delta` kernels.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Bytes of shared memory per block: two outer-loop tiles, two buffers for each of the two inner-loop
-/// operands, and `lse` and `delta` of the buffered queries.
+/// Bytes of shared memory per block. The block has two outer-loop tiles, and two buffers for each of the two
+/// inner-loop operands. It also has the statistics `lse` and `delta` of the buffered queries.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

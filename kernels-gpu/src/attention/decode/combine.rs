@@ -8,9 +8,9 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps per block. A block combines the results of all splits for one query of one head. Warp `w` adds the
-/// results of splits `w`, `w + COMBINERS` and so on. A block with only one warp would have fewer loads in
-/// flight.
+/// Warps per block. A block combines the results of all splits of the keys for one query of one head. Warp
+/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. With several warps, a block has more loads
+/// in flight than with one warp.
 pub const COMBINERS: u32 = 16;
 /// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
 const COLS: u32 = 256;
@@ -52,8 +52,8 @@ impl Splits<'_> {
     /// Reads four columns of the row's result in split `split`, from column `col` on.
     ///
     /// # Safety
-    /// The safety conditions of [`Splits::lse`] apply. In addition, `col` is a multiple of 4 and less than
-    /// the head dimension.
+    /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`. `col` is a
+    /// multiple of 4 and less than the head dimension.
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
@@ -62,12 +62,12 @@ impl Splits<'_> {
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns `(reference, total)`. Each split has the weight `exp(lse - reference)`, and `total` is the sum
-    /// of these weights. The reference is the largest log-sum-exp of the splits, or 0 if no split has a
-    /// visible key. All warps compute the same values.
+    /// Returns a reference and a total. The reference is the largest log-sum-exp of the splits, or 0 if no
+    /// split has a visible key. A split with the log-sum-exp `lse` has the weight `exp(lse - reference)`. The
+    /// total is the sum of these weights. Every warp of the block computes the same two values.
     ///
     /// # Safety
-    /// The safety conditions of [`Splits::lse`] apply. In addition, the warp is converged.
+    /// The kernel [`decode`](super::split::decode) has finished, and the warp is converged.
     #[inline(always)]
     unsafe fn weights(&self) -> [f32; 2] {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
@@ -90,11 +90,11 @@ impl Splits<'_> {
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// Returns the weighted sum of the results of splits `warp`, `warp + COMBINERS` and so on, for the
-    /// columns of this lane.
+    /// Returns the weighted sum of the results of splits `warp`, `warp + COMBINERS` and so on. Each lane
+    /// computes the sum for its own columns.
     ///
     /// # Safety
-    /// The safety conditions of [`Splits::lse`] apply.
+    /// The kernel [`decode`](super::split::decode) has finished.
     #[inline(always)]
     unsafe fn sum(&self, warp: u32, shift: f32) -> [[f32; 4]; STEPS] {
         let mut sums = [[0.0; 4]; STEPS];
@@ -143,10 +143,11 @@ fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
 
-/// Combines the splits of one query of one head, and writes this row of the output.
+/// Combines the results of all splits of the keys for one query of one head, and writes this row of the
+/// output.
 ///
 /// # Safety
-/// The kernel [`decode`](super::split::decode) has finished, and `p` is the argument of that launch. A block
+/// The kernel [`decode`](super::split::decode) has finished, and `p` was the argument of its launch. A block
 /// has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {

@@ -4,9 +4,9 @@
 //! each of its four warps processes a quarter of the keys of this split. A second kernel combines the results
 //! of all splits.
 //!
-//! The queries of all heads that share a key head (GQA) are rows of one matrix. A block therefore reads keys
-//! and values only once for up to [`ROWS`](params::ROWS) rows. The split size is constant, so that the result
-//! of a query does not depend on the batch size.
+//! In grouped-query attention (GQA), several query heads share a key head. The queries of these heads are the
+//! rows of one matrix. A block therefore reads keys and values only once for up to [`ROWS`](params::ROWS)
+//! rows. The split size is constant, so that the result of a query does not depend on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

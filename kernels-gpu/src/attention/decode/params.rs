@@ -13,13 +13,13 @@ pub(crate) const KEYS: u32 = 16 * WARPS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// Parameters of the forward pass. Mask, softcap and packed sequences are not supported. `tiles` is the
-    /// number of tiles of [`ROWS`] rows per key head.
+    /// Parameters of the forward pass. Mask, softcap and packed sequences are not supported. The field
+    /// `tiles` is the number of row tiles per key head. A row tile has [`ROWS`] rows.
     pub forward: AttentionParams,
     /// Number of splits of the keys.
     pub splits: u32,
-    /// Normalized attention output of each split, f32: `[row tiles, splits, ROWS, dim]`. Each row tile has
-    /// [`ROWS`] rows of one key head of one batch.
+    /// Normalized attention output of each split of the keys, in f32, with the shape `[row tiles, splits,
+    /// ROWS, dim]`. A row tile has [`ROWS`] rows of one key head of one batch.
     pub partial: *mut f32,
     /// Natural log-sum-exp of each split: `[row tiles, splits, ROWS]`, f32.
     pub partial_lse: *mut f32,

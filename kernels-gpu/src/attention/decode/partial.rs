@@ -1,5 +1,5 @@
-//! Combines the results of a block's warps in shared memory, and writes the result for the block's split of
-//! the keys. See [`decode`](crate::attention::decode).
+//! Combines the results of a block's warps in shared memory. Writes the combined result, which belongs to the
+//! block's split of the keys. See [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -10,7 +10,8 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// Results of the block's warps. They reuse the shared memory of the query, key and value tiles.
+/// Results of the block's warps in shared memory. The results overwrite the tiles of queries, keys and
+/// values.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results: `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
@@ -69,8 +70,9 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps, and writes the result of split `split`. The splits of all row tiles
-    /// are numbered consecutively. A thread computes two columns of each row.
+    /// Combines the results of all warps, and writes the combined result as the result of split number
+    /// `split`. The splits of all row tiles are numbered consecutively. A thread computes two columns of each
+    /// row.
     ///
     /// # Safety
     /// All warps have called [`Found::store`], and a barrier followed. The outputs have room for the split.

@@ -18,7 +18,8 @@ use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
 /// Returns the coordinates of the first query head of the block's group (GQA), and the first row of the
-/// block's row tile. `above` is the index of this row tile among the row tiles of all batches and key heads.
+/// block's row tile. The row tiles of all batches and key heads are numbered, and `above` is the number of
+/// the block's row tile.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -95,8 +96,9 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
 }
 
-/// Copies the block's queries to the rows of `tile`. Row `member * queries + query` is query `query` of head
-/// `member` in the group that shares a key head.
+/// Copies the block's queries to the rows of `tile`. In grouped-query attention (GQA), a group of query heads
+/// shares a key head. Row `member * queries + query` of the group is query `query` of query head `member` in
+/// the group.
 ///
 /// # Safety
 /// The queries are readable, and no thread uses the tile.
@@ -124,8 +126,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
 }
 
 /// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the key to
-/// which the first score belongs. For each of the lane's two rows, `seen` has the first visible key and one
-/// past the last visible key.
+/// which the warp's first score belongs. `seen` has one range of visible keys for each of the lane's two
+/// rows: the index of the first key, and the index of the last key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

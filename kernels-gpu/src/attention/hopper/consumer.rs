@@ -1,14 +1,14 @@
-//! The consumer warpgroups of the Hopper attention kernels. Each one computes attention for 64 queries, while
-//! one producer warpgroup loads tiles.
+//! The consumer warpgroups of the Hopper attention kernels. Each consumer warpgroup computes attention for 64
+//! queries, while one producer warpgroup loads tiles.
 //!
 //! The exponentials of a tile take about as long as its matrix multiplications. Two techniques keep the
 //! tensor cores busy during the exponentials:
 //! - A warpgroup starts QKᵀ of one key tile together with PV of the previous key tile.
 //! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials.
 //!
-//! With three consumer warpgroups, named barriers enforce the order of their matrix multiplications
-//! (ping-pong), because the kernel is then faster. With two consumer warpgroups, these barriers would make
-//! the kernel slower, so it does not use them.
+//! With three consumer warpgroups, named barriers (PTX `barrier` with an index) enforce the order of their
+//! matrix multiplications (ping-pong). These barriers make the kernel faster. A kernel with two consumer
+//! warpgroups does not use named barriers, because these barriers would make it slower.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -31,7 +31,7 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position of the current key tile.
     slot: Slot,
-    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived.
+    /// Parity (0 or 1) of an mbarrier phase. This phase completes when the next query tile has arrived.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -56,7 +56,8 @@ unsafe fn release(empty: Barrier) {
 }
 
 /// Returns the named barrier at which warpgroup `group` waits until it may start its matrix multiplications.
-/// The barrier counts 256 threads: the threads of `group`, and of the warpgroup that runs before `group`.
+/// The barrier counts 256 threads: 128 threads of `group`, and 128 threads of the warpgroup that runs before
+/// `group`.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
@@ -88,8 +89,8 @@ impl<K: Shape> Consumer<'_, K> {
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
-                // Every lane arrives on the mbarrier. PTX would permit a warp barrier and a single arrival,
-                // but racecheck reports this as a race.
+                // Every lane arrives on the mbarrier. PTX would permit a single arrival after a warp barrier,
+                // but the tool racecheck reports a single arrival as a race.
                 buffer.empty.arrive();
             }
         }
@@ -104,7 +105,7 @@ impl<K: Shape> Consumer<'_, K> {
     /// first.
     ///
     /// # Safety
-    /// The safety conditions of [`consume`] apply.
+    /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
@@ -125,11 +126,11 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// Computes scores and probabilities of key tile `number`. Also adds PV of the key tile that was
-    /// processed before it to the result.
+    /// Computes scores and probabilities of key tile `number`. Also adds the product PV of the previously
+    /// processed key tile to the result.
     ///
     /// # Safety
-    /// The safety conditions of [`consume`] apply.
+    /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn step(&mut self, tile: QueryTile, number: u32, masked: bool) {
         let before = self.slot;
@@ -162,11 +163,11 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Adds PV of key tile 0 to the result. The kernel processes key tiles from last to first, so this tile
-    /// ends the loop.
+    /// Adds the product PV of key tile 0 to the result. Key tile 0 is the last one of the loop, because the
+    /// kernel processes key tiles in descending order.
     ///
     /// # Safety
-    /// The safety conditions of [`consume`] apply.
+    /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
@@ -182,11 +183,12 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile `number`. Key tile 0 is processed last for each query tile. For key
-    /// tile 0, this function therefore also releases the buffer of the queries.
+    /// Releases the buffer of key tile `number`. For each query tile, the kernel processes key tile 0 last.
+    /// After key tile 0, the queries are not needed any more, so this function also releases the buffer of
+    /// the queries.
     ///
     /// # Safety
-    /// The safety conditions of [`consume`] apply.
+    /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
         // SAFETY: the mbarriers are initialized, and the whole warp executes this code.
@@ -201,12 +203,12 @@ impl<K: Shape> Consumer<'_, K> {
     /// Lets the next consumer warpgroup start its matrix multiplications.
     ///
     /// # Safety
-    /// The safety conditions of [`consume`] apply.
+    /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp executes this code. The next warpgroup synchronizes at this named barrier
-        // once per arrival.
+        // SAFETY: the whole warp executes this code. For each arrival, the next warpgroup synchronizes once
+        // at this named barrier.
         unsafe { ping_pong(next).arrive() }
     }
 }

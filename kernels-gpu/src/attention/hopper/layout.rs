@@ -1,7 +1,7 @@
 //! Layout of a block's shared memory, including its mbarriers.
 //!
-//! A tile consists of column slices. A slice has `PART` = 64 columns of 16 bits, because the 128-byte swizzle
-//! covers 128 bytes per row.
+//! A tile in shared memory consists of column slices. A slice has `PART` = 64 columns of 16 bits, or 128
+//! bytes per row. The 128-byte swizzle of TMA requires rows of at most 128 bytes.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -16,8 +16,8 @@ pub(crate) const PART_ROW: u32 = PART * 2;
 /// Alignment of the tiles in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
 const ALIGN: u32 = 1024;
 
-/// Addresses of the regions of shared memory, in this order: query tile, key tiles, value tiles, staged
-/// result, masks, mbarriers.
+/// Addresses of the regions of shared memory. The regions have this order: query tile, key tiles, value
+/// tiles, staged result, masks, mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -40,8 +40,8 @@ pub(crate) struct Buffer {
 pub(crate) struct Slot {
     /// Index of the buffer.
     pub stage: u32,
-    /// Parity (0 or 1) of the mbarrier phase to wait for. It changes each time the buffer of this stage is
-    /// reused.
+    /// Parity (0 or 1) of the mbarrier phase to wait for. The parity changes each time the buffer of this
+    /// stage is reused.
     pub parity: u32,
 }
 
@@ -76,8 +76,8 @@ impl<K: Shape> Layout<K> {
     const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
     /// Offset of the mbarriers.
     const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
-    /// Number of buffers: one for queries, and one per stage for keys and for values. `PADDED` kernels also
-    /// have one per stage for masks.
+    /// Number of buffers. There is one buffer for queries. Each stage has one buffer for keys and one buffer
+    /// for values. In `PADDED` kernels, each stage also has one buffer for masks.
     const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
 
     /// Returns the layout in the shared memory of this launch.
@@ -103,8 +103,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Address of the staged result, which TMA copies to global memory. Its column slices are as large as the
-    /// column slices of the queries.
+    /// Address of the staged result, which TMA copies to global memory. A column slice of the result has the
+    /// same number of bytes as a column slice of the queries.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -138,8 +138,9 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Number of arrivals. For a tile, one producer thread and one lane of each consumer warp
-                // arrive. For a mask, all 32 lanes of the producer warp and of each consumer warp arrive.
+                // Number of arrivals per warp. For a tile, one producer thread and one lane of each consumer
+                // warp arrive on the mbarriers. For a mask, all 32 lanes of the producer warp and of each
+                // consumer warp arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
                 // SAFETY: the caller guarantees that the layout fits in shared memory. Only thread 0
                 // initializes the mbarriers.

@@ -1,5 +1,5 @@
-//! Masks of the Hopper kernels: hides the scores of invisible keys, and adds an additive mask to the scores
-//! of a key tile.
+//! Masks of the Hopper attention kernels. The functions hide the scores of invisible keys, and add an
+//! additive mask to the scores of a key tile.
 use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -17,8 +17,8 @@ fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Hides keys from the thread's two rows: in row `row`, sets the scores of the keys from `ends[row]` on to
-/// minus infinity. The indices in `ends` count from the first key of the tile.
+/// Hides keys from the thread's two rows. In row `row`, this function sets the scores of the keys from index
+/// `ends[row]` on to minus infinity. The index counts from the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -63,8 +63,8 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // Keys after the last key of the batch get the value of the last key. Their scores are hidden, so any
-        // value is correct.
+        // Keys after the last key of the batch get the mask value of the last key. The scores of these keys
+        // are hidden, so any mask value is correct.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
         // SAFETY: the key index is clamped to the keys of the batch. The caller passes a buffer of `keys`
         // values.
@@ -73,7 +73,8 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     }
 }
 
-/// Loads mask element `at` as a value that is added to a score. A boolean mask gives 0 or minus infinity.
+/// Loads the mask element at index `at`, and converts it to a value that can be added to a score. An element
+/// of a boolean mask becomes 0 or minus infinity.
 ///
 /// # Safety
 /// The element is readable.

@@ -30,8 +30,8 @@ pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32
 /// registers.
 ///
 /// # Safety
-/// The safety conditions of [`begin_scores`] apply, for the value tile. The caller does not access `weights`
-/// or the result before `wgmma::settle`.
+/// The value tile has arrived in shared memory, and `wgmma::fence` was called. The whole warpgroup calls this
+/// function. The caller accesses neither `weights` nor the result before `wgmma::settle`.
 #[inline(always)]
 pub(super) unsafe fn begin_result<K: Shape>(result: &mut K::Result, weights: &K::Weights, values: u32) {
     let v = Descriptor::swizzled_128(values, Layout::<K>::KEY_PART);

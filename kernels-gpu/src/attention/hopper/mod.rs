@@ -1,6 +1,7 @@
 //! Attention kernels for Hopper (sm_90a), with `wgmma` and TMA.
 //!
-//! One warpgroup (the producer) loads tiles, and two or three warpgroups (the consumers) compute.
+//! In a block, one warpgroup (the producer) loads tiles of queries, keys and values. Two or three warpgroups
+//! (the consumers) compute attention.
 //!
 //! - `params`, `shape`: tile sizes ([`Tiles`](params::Tiles)), kernel argument and kernel types.
 //! - `layout`: regions and mbarriers in shared memory.

@@ -1,5 +1,5 @@
-//! Writes the attention result to global memory, either directly from registers or through shared memory with
-//! TMA. TMA skips rows and columns that are outside the tensor.
+//! Writes the attention result to global memory. A kernel stores the result either directly from registers,
+//! or with TMA from shared memory. TMA skips rows and columns that are outside the tensor.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
@@ -16,12 +16,12 @@ use super::softmax::{OnlineSoftmax, VEC4};
 /// Factor from base-2 to natural logarithms.
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Divides the accumulator by the row sums and stores the result. Also stores the log-sum-exp `lse` unless it
-/// is null.
+/// Divides the accumulator by the row sums and stores the result. Also stores the log-sum-exp of each row,
+/// unless the pointer `lse` is null.
 ///
-/// If `K::STAGED`, the warp copies the result to shared memory, and TMA stores it while the next query tile
-/// starts. Otherwise, each thread stores its values from registers. `row` is the first of the thread's two
-/// rows.
+/// If `K::STAGED` is true, the warp copies the result to shared memory, and TMA stores the result while the
+/// warp starts the next query tile. Otherwise, each thread stores its values from registers. `row` is the
+/// first of the thread's two rows.
 ///
 /// # Safety
 /// `p` and the tensor map of the result were made for this launch. The whole warp calls this function.
@@ -47,8 +47,8 @@ pub(crate) unsafe fn store<K: Shape>(
     }
 }
 
-/// Returns the reciprocals of the row sums of the thread's two rows. Stores the log-sum-exp `lse` unless it
-/// is null. `row` is the first of the two rows.
+/// Returns the reciprocals of the row sums of the thread's two rows. Stores the log-sum-exp of these rows,
+/// unless the pointer `lse` is null. `row` is the first of the two rows.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warp calls this function.
@@ -70,13 +70,13 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Multiplies the warp's rows by `inverse`, copies them to shared memory at `shared_address`, and starts to
-/// store them with TMA. `[row, head, batch]` is the destination in the tensor.
+/// Multiplies the warp's rows by `inverse`, and copies these rows to shared memory at `shared_address`. Then
+/// starts to store the rows with TMA. `[row, head, batch]` are their coordinates in the result tensor.
 ///
 /// # Safety
-/// `map` is the tensor map of the result. Its box has the rows of a warp and the columns of a column slice.
-/// Only this warp uses the region at `shared_address`, which has the layout of the query tile. The whole warp
-/// calls this function.
+/// `map` is the tensor map of the result. The TMA box of `map` has the rows of a warp and the columns of a
+/// column slice (64 columns). Only this warp uses its rows of the region at `shared_address`. The region has
+/// the layout of the query tile. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -86,14 +86,14 @@ unsafe fn store_staged<K: Shape>(
     map: Map,
 ) {
     let lane = warp::lane();
-    // TMA may still be reading the previous tile from this region.
+    // TMA may still be reading the warp's previous result from its rows in shared memory.
     wait_for_place();
     let (own_row, chunk) = (lane % 16, lane / 16);
     let to = shared_address + own_row * PART_ROW;
     for block in 0..out.len() / 8 {
         let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
-        // 16 columns are two chunks of 16 bytes. The 128-byte swizzle XORs the chunk index with the row index
-        // modulo 8.
+        // Each step writes 16 columns, which are two chunks of 16 bytes. In the 128-byte swizzle, the
+        // position of a chunk is its index XOR the row index modulo 8.
         let (part, first) = (block as u32 / 4, block as u32 % 4 * 2);
         let at = to + part * Layout::<K>::QUERY_PART + ((first + chunk) ^ (own_row % 8)) * 16;
         // SAFETY: the shared-memory region belongs to this warp, and TMA has finished reading it.
@@ -112,8 +112,8 @@ unsafe fn store_staged<K: Shape>(
     }
 }
 
-/// Multiplies the thread's two rows by `inverse`, and stores their values from registers. `row` is the first
-/// of the two rows.
+/// Multiplies the thread's two rows by `inverse`, and stores the values of these rows from registers. `row`
+/// is the first of the two rows.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warp calls this function.
@@ -132,7 +132,8 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // Indices of this row's registers in a block of 32 columns. They are four pairs, 8 columns apart.
+            // Indices of this row's registers in a block of 32 columns. The registers contain four pairs of
+            // adjacent columns. The pairs are 8 columns apart.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;

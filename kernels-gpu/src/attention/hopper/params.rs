@@ -7,8 +7,8 @@ use crate::attention::mma::params::Mask;
 pub const GROUP_ROWS: u32 = 64;
 /// Queries per warp. Each warp stores its own rows.
 pub const WARP_ROWS: u32 = 16;
-/// Columns per column slice of a tile in shared memory. 64 columns of 16 bits fill a row of the 128-byte
-/// swizzle.
+/// Columns per column slice of a tile in shared memory. 64 columns of 16 bits are 128 bytes, the row length
+/// of the 128-byte swizzle.
 pub const PART: u32 = 64;
 
 /// The tile sizes of a kernel.
@@ -25,22 +25,24 @@ pub struct Tiles {
     pub stages: u32,
     /// Whether the block copies its result to a separate region of shared memory, from which TMA stores it.
     ///
-    /// If false, threads store the result from registers. Direct stores are as fast or faster with few
-    /// columns or few keys, because a launch with more shared memory is slower. At head dimension 256 no
-    /// shared memory is left.
+    /// If false, threads store the result from registers. With few columns or few keys, storing from
+    /// registers is at least as fast. A separate region would need more shared memory, and a launch with more
+    /// shared memory is slower. At head dimension 256, no shared memory is left for a separate region.
     pub staged: bool,
 }
 
 /// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of
-/// these registers, 128 contain scores, probabilities and result. Two warpgroups with larger tiles are
-/// slower, because the exponentials take as long as the matrix multiplications.
+/// these registers, 128 contain scores, probabilities and result. A kernel with two consumer warpgroups and
+/// larger tiles is slower. At this head dimension, the exponentials take as long as the matrix
+/// multiplications.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. They are used if the number
-/// of keys fills tiles of 128 keys better than tiles of 144 keys.
+/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host uses these sizes if
+/// it estimates less time for them. The estimate is the number of keys, rounded up to whole tiles, times a
+/// measured cost per key.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
@@ -56,8 +58,8 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory per block: tiles, one f32 mask value per key of each stage, two mbarriers of 8
-    /// bytes per buffer, and 1024 bytes for alignment.
+    /// Bytes of shared memory per block: the tiles, masks, mbarriers, and 1024 bytes for the alignment. Each
+    /// stage has one f32 mask value per key. Each buffer has two mbarriers of 8 bytes.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };
@@ -72,7 +74,8 @@ impl Tiles {
 pub struct HopperParams {
     /// Pointer to the result.
     pub out: *mut u8,
-    /// Log-sum-exp of the scores, f32, `[B, H, Sq]`. If null, the kernels do not write it.
+    /// Log-sum-exp of the scores, f32, `[B, H, Sq]`. If the pointer is null, the kernels do not write the
+    /// log-sum-exp.
     pub lse: *mut f32,
     /// Strides of batch, query and head in the result, in bytes.
     pub out_strides: [i64; 3],
@@ -88,8 +91,9 @@ pub struct HopperParams {
     pub query_tiles: NonZero<u32>,
     /// Query tiles of all heads and batches.
     pub tiles: u32,
-    /// Causal kernels: number of heads per section, a divisor of batches times heads. A kernel finishes the
-    /// query tiles of one section before the next section, so that the section's keys and values stay in L2.
+    /// Causal kernels: number of heads per section (group of heads). This number divides batches times heads.
+    /// A kernel finishes all query tiles of a section before it starts the next section, so that the
+    /// section's keys and values stay in L2.
     pub section: NonZero<u32>,
     /// Query tiles per section.
     pub section_tiles: NonZero<u32>,

@@ -1,7 +1,8 @@
 //! The producer warpgroup of the Hopper attention kernels, which loads tiles into shared memory.
 //!
 //! One thread issues the TMA copies of queries and keys, and a second thread issues the TMA copies of values.
-//! Each copy starts as soon as its buffer is free. If there is a mask, one warp loads it.
+//! Each copy starts as soon as its destination buffer is free. If there is a mask, one warp of the producer
+//! loads the mask.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
@@ -12,7 +13,7 @@ use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 
 /// Tensor maps of queries, keys and values, with the dimensions column, row, head and batch. A TMA box is one
-/// column slice of a tile.
+/// column slice (64 columns) of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub q: Map,
@@ -20,8 +21,8 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Waits until `buffer` is free, and starts to copy a tile to it with TMA. The tile starts at row `row` of a
-/// head. Each column slice of the tile has `bytes` bytes.
+/// Waits until `buffer` is free. Then starts to copy a tile to `buffer` with TMA. The tile starts at row
+/// `row` of a head. Each column slice of the tile has `bytes` bytes.
 ///
 /// # Safety
 /// `map` is a tensor map of this launch, and its box is one column slice. Only one thread calls this function
@@ -62,10 +63,12 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
     });
 }
 
-/// Loads the value tiles, in the same order as [`produce_keys`] loads the key tiles.
+/// Loads the value tiles of each query tile, from last to first. [`produce_keys`] loads the key tiles in this
+/// order, too.
 ///
 /// # Safety
-/// The safety conditions of [`produce_keys`] apply.
+/// The maps and `p` belong to this launch. The mbarriers are initialized. Only one thread of the block calls
+/// this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     each_tile::<K>(
@@ -79,11 +82,12 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
     );
 }
 
-/// Writes the additive masks of the key tiles to shared memory, in the same order as [`produce_keys`] loads
-/// the key tiles.
+/// Writes the additive masks of the key tiles to shared memory, from the last key tile to the first.
+/// [`produce_keys`] loads the key tiles in this order, too.
 ///
 /// # Safety
-/// The safety conditions of [`produce_keys`] apply, but one whole warp calls this function.
+/// `p` belongs to this launch. The mbarriers are initialized. One whole warp of the block calls this
+/// function.
 #[inline(always)]
 pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams) {
     each_tile::<K>(
@@ -103,7 +107,7 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
 
 /// Iterates over the query tiles of the block. Calls `first` for each query tile that has visible keys. Then
 /// calls `then` for each key tile of this query tile, from last to first. The arguments of `then` are the
-/// query tile, the pipeline stage, and the index of the first key.
+/// query tile, the pipeline position of the key tile, and the index of its first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,
@@ -118,7 +122,8 @@ fn each_tile<K: Shape>(
         }
         let mut left = tile.key_tiles;
         while left > 0 {
-            // `opaque` prevents unrolling, because the producer has few registers.
+            // The optimization barrier `opaque` prevents loop unrolling. An unrolled loop would need more
+            // registers than the producer has.
             left = thread::opaque([left - 1, 0])[0];
             then(tile, slot, left * K::KEYS);
             slot = slot.next::<K>();

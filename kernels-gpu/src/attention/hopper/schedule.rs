@@ -1,4 +1,5 @@
-//! Order in which a block processes its query tiles, and the keys that each query tile attends to.
+//! Order in which a block of the Hopper attention kernels processes its query tiles. Also says which keys
+//! each query tile attends to.
 use cuda_std::thread;
 
 use super::params::HopperParams;
@@ -13,8 +14,8 @@ pub(crate) struct QueryTile {
     pub head: u32,
     /// First query of the tile.
     pub row: u32,
-    /// Number of key tiles that have keys visible to this query tile. The first of these key tiles starts at
-    /// key 0.
+    /// Number of key tiles with at least one key that is visible to this query tile. The first of these key
+    /// tiles starts at key 0.
     pub key_tiles: u32,
 }
 
@@ -33,9 +34,10 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 impl QueryTile {
     /// Returns the query tile with number `number`.
     ///
-    /// Causal kernels process the heads in sections (groups of heads). They finish one section before the
-    /// next, so that the keys and values of a section stay in L2. In a section, the tiles with the most keys
-    /// come first. The tiles with few keys then fill idle SMs at the end of the launch.
+    /// Causal kernels process the heads in sections (groups of heads). They finish one section before they
+    /// start the next section, so that the keys and values of a section stay in L2. In a section, the query
+    /// tiles with the most keys come first. The query tiles with few keys then fill idle SMs at the end of
+    /// the launch.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -53,14 +55,15 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Returns the coordinates of a key tile in the tensor map: its first key (`first`), key head and batch.
+    /// Returns the coordinates of a key tile in the tensor map. The coordinates are its first key (the
+    /// argument `first`), its key head and its batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns, for query `row` and for query `row + 8`, the index of the first key that the query does not
-    /// attend to. The indices count from key `first`.
+    /// Returns one index for query `row` and one index for query `row + 8`. Each is the index of the first
+    /// key after all keys that the query attends to. The indices count from key `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;
@@ -70,8 +73,8 @@ impl QueryTile {
         })
     }
 
-    /// Returns how many key tiles, from key 0 on, need no masking. All queries of this query tile attend to
-    /// all keys of these key tiles.
+    /// Returns the number of key tiles, from key 0 on, that need no masking: all queries of this query tile
+    /// attend to all keys of these key tiles.
     #[inline(always)]
     pub fn clear_tiles<K: Shape>(self, p: &HopperParams) -> u32 {
         let seen = if K::CAUSAL { (self.row as i32 + 1 + p.diagonal).max(0).cast_unsigned() } else { p.keys };

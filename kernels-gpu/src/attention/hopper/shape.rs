@@ -14,7 +14,7 @@ pub(crate) trait Shape: Copy {
     /// Accumulator of a thread for the result.
     type Result: Accumulator;
     /// A thread's unnormalized probabilities for a key tile, rounded to the element type. One array element
-    /// has the probabilities of 16 keys.
+    /// contains this thread's probabilities for 16 keys.
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
     /// Initial value of the probabilities.
     const NO_WEIGHTS: Self::Weights;
@@ -35,12 +35,12 @@ pub(crate) trait Shape: Copy {
     const STAGED: bool;
     /// Whether the attention is causal.
     const CAUSAL: bool;
-    /// Whether there is a mask that depends only on the key.
+    /// Whether there is a mask. The mask does not depend on the query.
     const PADDED: bool;
 }
 
-/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P`, the number of 16-key blocks per
-/// key tile, must be `S / 8`.
+/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P` is the number of 16-key blocks per
+/// key tile, so it must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,

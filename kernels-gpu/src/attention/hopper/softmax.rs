@@ -32,13 +32,13 @@ impl OnlineSoftmax {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
     }
 
-    /// Replaces the scores by unnormalized probabilities. Returns one factor per row, by which the
-    /// accumulator must be multiplied.
+    /// Replaces the scores by unnormalized probabilities. Returns one factor per row, by which the caller
+    /// must multiply the accumulator.
     ///
-    /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. The function
-    /// then subtracts the maximum before it multiplies by the scale, so that the exponents of equal scores
-    /// are exactly 0. Without `added`, the function uses one `fma`, whose rounding error would be large for
-    /// huge scores.
+    /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. With
+    /// `added`, this function subtracts the maximum before it multiplies by the scale. The exponents of
+    /// scores that equal the maximum are then exactly 0. Without `added`, this function uses one `fma`. For
+    /// huge scores, the rounding error of this `fma` would be large.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;
@@ -47,7 +47,8 @@ impl OnlineSoftmax {
         }
         let max = max.map(|max| warp::reduce(max, VEC4, f32::max));
         let scale = self.scale;
-        // If no key of a row was visible so far, all scores of the row are -inf. The reference 0 avoids NaN.
+        // If no key of a row was visible so far, all scores of the row are -inf. Subtract 0 instead of -inf
+        // then, because `-inf - -inf` is NaN.
         let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
         let shift = largest.map(|largest| largest * scale);
         let weight = |score: f32, row: usize| {

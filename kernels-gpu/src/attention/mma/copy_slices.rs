@@ -1,18 +1,20 @@
-//! Asynchronous copies of tile rows to shared memory that a warp issues one by one between its MMAs.
+//! Asynchronous copies of rows from global to shared memory. A warp issues these copies one by one between
+//! its MMAs.
 //!
-//! A row has `2 DIM16` chunks of 16 bytes, and a lane copies one chunk. If a row has fewer than 32 chunks,
-//! one copy instruction of a warp covers several rows.
+//! A row has `2 DIM16` chunks of 16 bytes, and each lane copies one chunk per instruction. If a row has fewer
+//! than 32 chunks, one copy instruction of a warp therefore covers several rows.
 //!
-//! The single-buffered forward kernel uses these copies. This kernel has no free registers. It therefore
-//! keeps its block state in shared memory, and computes each source address from the previous one.
+//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. The
+//! kernel therefore keeps tile coordinates and pointers in shared memory. It computes each source address
+//! from the previous source address.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// Describes which rows of a tile a warp copies. The copies go round-robin to the warps, so that a warp
-/// issues every copy whose number modulo `warps` is `warp`.
+/// Describes which rows of a tile a warp copies. The copies of a tile are numbered, and the warps issue them
+/// round-robin: a warp issues every copy whose number modulo `warps` is `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -50,9 +52,9 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the argument `limit` for [`WarpCopies::of`]: the number of rows of the sequence from this
-    /// lane's first row on. `rows` is the number of rows in the sequence. If the lane's chunk lies outside
-    /// the head dimension, it returns `i32::MIN`, so that the lane reads nothing.
+    /// Returns the argument `limit` for [`WarpCopies::of`]. `rows` is the number of rows in the sequence. The
+    /// result is `rows` minus the index of this lane's row in the first copy. If the lane's chunk lies
+    /// outside the head dimension, the result is `i32::MIN`, so that the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
@@ -107,12 +109,13 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Issues at most one copy for a tile of `rows` rows. The caller calls this function after each of
-    /// `pairs` groups of MMAs, with the number `pair` of the group. All copies are issued during the first
-    /// half of the groups, so that the last copy can complete during the second half.
+    /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs, and
+    /// calls this function after each group with the group's number `pair`. This function spreads the copies
+    /// over the first half of the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
-    /// The safety conditions of [`Copies::next`] apply.
+    /// The head is readable in units of 16 bytes. The tile has `rows` rows, and no thread accesses them until
+    /// the copies are complete.
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
@@ -126,7 +129,8 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// The safety conditions of [`Copies::next`] apply.
+    /// The head is readable in units of 16 bytes. The tile has `rows` rows, and no thread accesses them until
+    /// the copies are complete.
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {
@@ -141,7 +145,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
 pub(super) struct BlockState<T> {
     /// The tile of this block.
     pub coords: TileCoords,
-    /// Pointers to the first key and to the first value of the block's sequence, for its key head.
+    /// Pointers to the first key and to the first value of the block's sequence, in the block's key head.
     pub heads: [*const T; 2],
 }
 

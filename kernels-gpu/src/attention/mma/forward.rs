@@ -1,5 +1,6 @@
-//! Double-buffered attention forward kernel. A block computes one tile of queries against all keys that these
-//! queries attend to. The block copies one tile of keys and values while it computes on the previous tile.
+//! Double-buffered attention forward kernel. A block computes the attention of one tile of queries over all
+//! keys that these queries attend to. The block copies one tile of keys and values while it computes on the
+//! previous tile.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -50,7 +51,7 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
+    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat `own` as warp-uniform.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
@@ -69,7 +70,8 @@ pub(crate) unsafe fn forward<
     // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // In the general kernel (`GENERAL`), `cap` already multiplies the scores by `scale * log2(e)`.
+    // In the general kernel (`GENERAL`), the function `cap` already multiplies the scores by `scale *
+    // log2(e)`.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
@@ -103,16 +105,16 @@ pub(crate) unsafe fn forward<
         copy::wait();
         block::sync();
     }
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the query
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses these rows of the query
     // tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears padding rows after the last packed sequence: zeros in `out`, minus infinity in `lse`. Blocks that
-/// have no tile in any sequence call this function.
+/// Clears the padding rows after the last packed sequence: writes zeros to `out` and minus infinity to `lse`.
+/// Blocks that have no tile in any sequence call this function.
 ///
 /// # Safety
-/// The safety conditions of [`UnusedRows::of_block`] apply. In addition, the outputs are writable.
+/// The launch has packed sequences, and this block has no tile in any sequence. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
@@ -124,8 +126,8 @@ pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     }
 }
 
-/// Computes unnormalized probabilities from the scores of a key tile, and adds their product with `values` to
-/// `out`.
+/// Computes unnormalized probabilities from the scores of a key tile. Multiplies these probabilities by the
+/// tile `values`, and adds the product to the accumulator `out`.
 ///
 /// # Safety
 /// The copy of the values is complete, and a barrier followed.
@@ -169,8 +171,8 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
     }
 }
 
-/// Divides the accumulator by the row sums and writes the result. Also writes the log-sum-exp `lse` unless it
-/// is null.
+/// Divides the accumulator by the row sums and writes the result. Also writes the log-sum-exp of each row,
+/// unless the pointer `lse` is null.
 ///
 /// # Safety
 /// Only this warp accesses `tile`, which has room for the warp's queries. The outputs are writable.

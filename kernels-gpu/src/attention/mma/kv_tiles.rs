@@ -10,7 +10,8 @@ use super::tile_coords::TileCoords;
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
-/// Two buffers of key tiles and two buffers of value tiles, with the objects that copy rows to them.
+/// Two buffers for key tiles and two buffers for value tiles, with the objects that copy rows to these
+/// buffers.
 pub(super) struct Keys<T, const DIM16: usize> {
     buffers: [Tile<T, DIM16>; 2],
     copiers: [Copier<T, DIM16>; 2],
@@ -18,13 +19,13 @@ pub(super) struct Keys<T, const DIM16: usize> {
     pub count: u32,
     /// One past the number of the last tile.
     end: u32,
-    /// If false, the threads read single elements of a row, because the rows are not aligned to 16 bytes.
+    /// True if all rows are aligned to 16 bytes. If false, the threads read single elements of a row.
     vector: bool,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
-    /// Allocates the buffers, for tiles of `count` keys. `end` is one past the number of the last tile, and
-    /// `threads` is the block size.
+    /// Allocates the buffers in shared memory, for tiles of `count` keys. `end` is the number of the last
+    /// tile plus one, and `threads` is the number of threads per block.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -47,8 +48,8 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
     }
 
-    /// Starts to copy tile number `tile`. `side` selects keys (0) or values (1). Does nothing if `tile` is
-    /// not below `end`.
+    /// Starts to copy tile number `tile`. `side` selects keys (0) or values (1). If there is no tile with
+    /// this number, this function does nothing.
     ///
     /// # Safety
     /// The tensors are readable. A barrier separates this copy from earlier accesses to the buffer.

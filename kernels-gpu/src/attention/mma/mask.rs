@@ -35,7 +35,7 @@ impl At {
     }
 }
 
-/// Sets scores outside the window to minus infinity.
+/// Sets the scores outside the sliding window to minus infinity.
 #[inline(always)]
 pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -61,8 +61,8 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Applies scale and softcap to the scores, and multiplies them by `log2(e)`, so that the softmax can use
-/// base-2 exponents.
+/// Applies scale and softcap to the scores. Also multiplies the scores by `log2(e)`, so that the softmax can
+/// use base-2 exponents.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -72,7 +72,7 @@ pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     if cap == 0.0 {
         each(scores, |score| score * scale);
     } else {
-        // Uses tanh(x) = 1 - 2 / (1 + e^2x), because the instruction `tanh.approx` has an error of up to
+        // Compute tanh(x) as 1 - 2 / (1 + e^2x). The instruction `tanh.approx` would have an error of up to
         // 2^-11.
         let twice = 2.0 * scale / p.softcap;
         each(scores, |score| fma(-2.0 * cap, rcp_ftz(1.0 + ex2_ftz(score * twice)), cap));
@@ -92,14 +92,15 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Smallest finite value that a mask adds to a score. The product of this value and `log2(e)` is finite, too.
-/// If a mask hides all keys of a row with `torch.finfo(dtype).min`, the result is therefore the mean of all
-/// values, as in torch.
+/// Smallest finite value that a kernel adds to a score for a mask element. The product of this value and
+/// `log2(e)` is finite, too. If a mask hides all keys of a row with the most negative f32 or bf16 number, all
+/// scores of the row therefore become equal and finite. The result of the row is then the mean of all values,
+/// as in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns `element * unscale`, the value that mask element `element` adds to a score. After the addition,
-/// the caller multiplies the score by `1 / unscale`. If `element` is finite and negative, the returned value
-/// is finite.
+/// Returns the value that the caller adds to a score for the mask element `element`: the product `element *
+/// unscale`. After the addition, the caller multiplies the score by `1 / unscale`. If `element` is finite and
+/// negative, the returned value is finite, too.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -107,8 +108,8 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head as a matrix. In the backward pass for keys, its rows are keys and its columns are
-/// queries. In all other kernels, its rows are queries and its columns are keys.
+/// The mask of one head as a matrix. The rows are queries and the columns are keys. Only in the backward pass
+/// for keys, the rows are keys and the columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
@@ -127,8 +128,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Creates the mask matrix of the head that `coords` names. Its rows are keys if `keys`, otherwise
-    /// queries.
+    /// Creates the mask matrix of the batch and the head in `coords`. The rows of the matrix are keys if
+    /// `keys` is true, otherwise queries.
     #[inline(always)]
     pub fn of(mask: &Mask, coords: &TileCoords, keys: bool) -> Self {
         let [by_batch, by_head, by_query, by_key] = mask.strides;
@@ -139,7 +140,8 @@ impl Lines {
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }
     }
 
-    /// Adds the mask to scores. The scores are base-2 exponents: they are already multiplied by `log2(e)`.
+    /// Adds the mask to the scores. The scores were already multiplied by `log2(e)`, so the mask values are
+    /// multiplied by `log2(e)`, too.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence.
@@ -167,8 +169,9 @@ impl Lines {
         }
     }
 
-    /// Adds `load(address) * log2(e)` to each score. `address` is the address of the mask element of this
-    /// score. A mask element has `size` bytes. If the mask broadcasts over rows, each element is read once.
+    /// Adds one mask element, multiplied by `log2(e)`, to each score. `load` reads the mask element at an
+    /// address. A mask element has `size` bytes. If the mask broadcasts over rows, the thread reads the
+    /// element of a column only once for all its rows.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.

@@ -1,4 +1,5 @@
-//! Matrix multiplications of attention, QKᵀ and PV: a warp's rows times a tile in shared memory.
+//! The two matrix multiplications of attention, QKᵀ and PV. Each function multiplies a warp's rows by a tile
+//! in shared memory.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::output::Accumulator;
@@ -6,8 +7,9 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. After the MMAs with the `i`-th 16 x 16
-/// matrix of the keys, this function calls `operands(i)`. The caller can issue copies in this callback.
+/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The tile of keys consists of 16 x 16
+/// matrices. After the MMAs that use matrix number `i`, this function calls the callback `operands(i)`, in
+/// which the caller can issue copies.
 ///
 /// # Safety
 /// The copies of queries and keys are complete, and a barrier followed.
@@ -49,8 +51,8 @@ pub(crate) unsafe fn products<
     scores
 }
 
-/// Adds the product of `a` and 16 rows of the tile `right` to `sums`. The rows are `16 step` to
-/// `16 step + 15`.
+/// Multiplies the A operands `a` by 16 rows of the tile `right`, and adds the product to `sums`. The rows are
+/// `16 step` to `16 step + 15`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.
@@ -73,9 +75,9 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     }
 }
 
-/// Adds the product of the A operands `left(0)` to `left(STEPS - 1)` and the tile `right` to `sums`. The
-/// function reads each 16 x 16 matrix of the tile two steps before the MMAs that use it. After the MMAs with
-/// matrix `i`, it calls `operands(i)`, in which the caller can issue copies.
+/// Multiplies the A operands `left(0)` to `left(STEPS - 1)` by the tile `right`, and adds the product to
+/// `sums`. The tile consists of 16 x 16 matrices. This function reads matrix `i + 2` after the MMAs that use
+/// matrix `i`. Then it calls the callback `operands(i)`, in which the caller can issue copies.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.

@@ -26,8 +26,9 @@ pub(crate) struct Output<T> {
 }
 
 impl<T: MatrixElem> Output<T> {
-    /// Multiplies each row of the accumulator by its factor, and writes it to global memory. The values pass
-    /// through shared memory, so that each lane stores 16 contiguous bytes of a row.
+    /// Multiplies each row of the accumulator by the row's factor, and writes the row to global memory. The
+    /// warp first copies the values to shared memory, so that each lane can store 16 contiguous bytes of a
+    /// row.
     ///
     /// # Safety
     /// Only this warp accesses `tile`, which has room for the warp's rows. The output is writable.
@@ -39,7 +40,7 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // Wait until all lanes have finished reading `tile`, because it can contain the warp's queries.
+        // Wait until all lanes have finished reading `tile`, because `tile` can contain the warp's queries.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -73,8 +74,8 @@ impl<T: MatrixElem> Output<T> {
         }
     }
 
-    /// Writes the first `cols` elements of a 16-byte chunk. If the alignment of the rows permits 16-byte
-    /// stores, `cols` is 0 or 8.
+    /// Writes the first `cols` elements of a 16-byte chunk (eight elements). If the alignment of the rows
+    /// permits 16-byte stores, `cols` is 0 or 8.
     ///
     /// # Safety
     /// The `cols` elements at `to` are writable.

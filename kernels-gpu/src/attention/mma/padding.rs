@@ -1,7 +1,7 @@
 //! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
 //!
-//! The blocks that have no tile in any sequence clear the padding. The function for padding is separate from
-//! the attention loop, because the loop needs all registers.
+//! A launch can have blocks without a tile in any sequence. These blocks clear the padding. The code that
+//! clears the padding is separate from the attention loop, because the loop needs all registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -19,8 +19,8 @@ pub(crate) struct UnusedRows {
 }
 
 impl UnusedRows {
-    /// Returns this block's tile of at most `rows` padding rows. The rows are keys if `keys`, otherwise
-    /// queries. The tile can be empty.
+    /// Returns this block's tile of at most `rows` padding rows. The rows are keys if `keys` is true,
+    /// otherwise queries. The tile can be empty.
     ///
     /// # Safety
     /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
@@ -56,8 +56,8 @@ impl UnusedRows {
         }
     }
 
-    /// Writes minus infinity, the log-sum-exp of a query without visible keys, to the padding rows of `lse`.
-    /// Does nothing if `lse` is null.
+    /// Writes minus infinity to the padding rows of the log-sum-exp tensor `lse`. Minus infinity is the
+    /// log-sum-exp of a query without visible keys. If `lse` is null, this function does nothing.
     ///
     /// # Safety
     /// `lse` is null or has one element per head and query.

@@ -1,7 +1,8 @@
 //! Kernel arguments of attention, and sizes that the kernels share with the host.
 use crate::layout::heads::Heads;
 
-/// A mask of the attention scores that broadcasts to `[B, H, Sq, Sk]`. It is a field of the kernel argument.
+/// A mask of the attention scores. The mask broadcasts to the shape `[B, H, Sq, Sk]`: batch, head, query,
+/// key. This struct is a field of the kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
@@ -39,14 +40,16 @@ pub struct AttentionParams {
     pub v: Heads,
     /// The result. It has the shape of `q`.
     pub out: Heads,
-    /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If null, the kernels do
-    /// not write it.
+    /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If the pointer is null,
+    /// the kernels do not write the log-sum-exp.
     pub lse: *mut f32,
-    /// Packed sequences: row at which each sequence starts in the query tensor, followed by the end of the
-    /// last sequence. If the pointer is null, the tensor is not packed, and each batch has `queries` queries.
+    /// Packed sequences (several sequences in one tensor): the row at which each sequence starts in the query
+    /// tensor. One more element is the end of the last sequence. If the pointer is null, the tensor is not
+    /// packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
-    /// Packed sequences: row at which each sequence starts in the key tensor, followed by the end of the last
-    /// sequence. If null, the tensor is not packed.
+    /// Packed sequences (several sequences in one tensor): the row at which each sequence starts in the key
+    /// tensor. One more element is the end of the last sequence. If the pointer is null, the tensor is not
+    /// packed.
     pub key_starts: *const i32,
     /// Additive or boolean mask. Only the general kernels read it.
     pub mask: Mask,
@@ -62,20 +65,20 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head. They are the tiles of one batch, or of all packed sequences together.
+    /// Number of query tiles per head: in one batch, or in all packed sequences together.
     pub tiles: u32,
-    /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. The value 0 requires the general
-    /// kernels (const parameter `GENERAL`), which then load single elements.
+    /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. Only the general kernels (const
+    /// parameter `GENERAL`) support the value 0. They then load single elements.
     pub vector: u32,
     /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1: later
     /// queries attend to more keys, so the longest tiles start first.
     pub backwards: u32,
-    /// Sliding window: number of keys before its own position that a query attends to.
+    /// Sliding window: number of keys before a query's own position that the query attends to.
     pub before: i32,
-    /// Sliding window: number of keys after its own position that a query attends to.
+    /// Sliding window: number of keys after a query's own position that the query attends to.
     pub after: i32,
-    /// The factor by which the kernels multiply QKᵀ. Kernels whose const parameter `GENERAL` is false require
-    /// a positive factor.
+    /// The factor by which the kernels multiply QKᵀ. Only the general kernels (const parameter `GENERAL`)
+    /// support a factor that is not positive.
     pub scale: f32,
     /// If not 0, scores become `softcap * tanh(score / softcap)`. Only kernels with the const parameter
     /// `GENERAL` support a softcap.
@@ -85,8 +88,8 @@ pub struct AttentionParams {
 /// Value of `before` or `after` for a sliding window without a limit. It is larger than every number of keys.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Largest shared memory per block, in bytes, that all GPUs from sm_80 on permit. The limit is lowest on
-/// sm_86, sm_89 and sm_120.
+/// Largest shared memory per block, in bytes, that all GPUs from sm_80 on permit. The GPUs with this smallest
+/// limit are sm_86, sm_89 and sm_120.
 pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
 
 /// Warps per block of the [`decode`](crate::attention::decode) kernels.

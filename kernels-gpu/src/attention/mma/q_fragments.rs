@@ -3,8 +3,8 @@ use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
-/// The queries of a warp, which are A operands of MMAs. With `Q_IN_REGISTERS`, all operands stay in
-/// registers. Otherwise, each use reads them from shared memory.
+/// The queries of a warp, which are A operands of MMAs. With `Q_IN_REGISTERS`, all queries stay in registers.
+/// Otherwise, the warp reads the queries from shared memory before each MMA that uses them.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,
@@ -14,14 +14,15 @@ pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
-    /// Creates the queries from the first `16 ROWS16` rows of `tile`, but does not read them. After the copy
-    /// to `tile` is complete, call [`Queries::hold`].
+    /// Creates the queries of the first `16 ROWS16` rows of `tile`, but does not read these rows. After the
+    /// copy to `tile` is complete, call [`Queries::hold`].
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
     }
 
-    /// Loads the queries from shared memory into registers if `Q_IN_REGISTERS`. Otherwise does nothing.
+    /// If `Q_IN_REGISTERS` is true, loads the queries from shared memory into registers. Otherwise does
+    /// nothing.
     ///
     /// # Safety
     /// The copy of the queries is complete, and a barrier followed.
@@ -37,10 +38,10 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         }
     }
 
-    /// Returns the queries from row `16 row` and column `16 col` on as an A operand.
+    /// Returns an A operand: the 16 x 16 matrix of queries that starts at row `16 row` and column `16 col`.
     ///
     /// # Safety
-    /// The safety conditions of [`Queries::hold`] apply.
+    /// The copy of the queries is complete, and a barrier followed.
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
         if Q_IN_REGISTERS {

@@ -1,12 +1,13 @@
 //! Attention forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer in shared
 //! memory.
 //!
-//! The block copies values while it computes QKᵀ, and the next keys while it computes PV.
+//! The block copies a tile of values while it computes QKᵀ. It copies the next tile of keys while it computes
+//! PV.
 //!
-//! At head dimension 256, a warp has 16 queries, and their accumulator takes half of the registers. Each
-//! matrix that `ldmatrix` reads is then used by only two MMAs, so shared memory bandwidth is the limit. If
-//! all copies to shared memory started at once, they would delay these reads. A warp therefore issues its
-//! copies one by one.
+//! At head dimension 256, a warp has only 16 queries, because their accumulator already takes half of the
+//! registers. With 16 queries, only two MMAs use each matrix that `ldmatrix` reads, so shared memory
+//! bandwidth limits the speed. If a warp issued all its copies to shared memory at once, they would delay the
+//! `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
 //!
 //! At head dimension 128, a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
@@ -29,8 +30,8 @@ use super::window::Window;
 /// Bytes of shared memory for the block state (tile coordinates and pointers), in addition to the tiles.
 pub(crate) const KEPT_BYTES: u32 = size_of::<BlockState<u16>>() as u32;
 
-/// Computes attention for one tile of queries. It does not support a mask, softcap, a scale that is not
-/// positive, or rows that are not aligned to 16 bytes.
+/// Computes attention for one tile of queries. The kernel requires a positive scale and rows that are aligned
+/// to 16 bytes. It supports neither a mask nor a softcap.
 ///
 /// # Safety
 /// The host checked `p` for this launch. The block has
@@ -62,7 +63,8 @@ pub(crate) unsafe fn ping_pong<
     let block_state = BlockState { coords, heads }.put(&mut memory);
     // SAFETY: a barrier separates all reads of the block state from its write.
     let block_state = || unsafe { block_state.get(0) };
-    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat it as warp-uniform.
+    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat the warp index as
+    // warp-uniform.
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let (copies_of_warp, lanes) =
         (WarpCopies::<DIM16> { warp, warps: WARPS, dim: p.dim }, FragmentLanes::new());
@@ -133,7 +135,7 @@ pub(crate) unsafe fn ping_pong<
         block::sync();
     }
     let (coords, first) = (block_state().coords, block_state().coords.first + own_rows * warp);
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the query
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses these rows of the query
     // tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &own, first, true) };
 }

@@ -1,4 +1,4 @@
-//! Online softmax of a warp's rows, which processes the scores one key tile after the other.
+//! Online softmax of a warp's rows. The softmax processes the scores of one key tile after the other.
 //!
 //! The unnormalized probability of a score is `exp2(factor * (score - max))`, where `max` is the largest
 //! score of the row so far.
@@ -6,9 +6,9 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// [`RowSoftmax::advance`] ignores a rise of the row maximum by less than this difference of base-2
-/// exponents. The difference is so small that the largest probability still rounds to 1. The kernels add this
-/// constant only because ptxas spills registers without the addition.
+/// Threshold for a rise of the row maximum, as a difference of base-2 exponents. [`RowSoftmax::advance`]
+/// ignores a smaller rise. The threshold is so small that the largest probability still rounds to 1. The only
+/// reason for the threshold is that ptxas spills registers without this addition.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA
@@ -32,8 +32,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }
     }
 
-    /// Updates the row maxima with the scores of a key tile. Returns the factors by which the accumulator
-    /// must be multiplied, or `None` if no row maximum in the warp rose.
+    /// Updates the row maxima with the scores of a key tile. Returns one factor per row, by which the caller
+    /// must multiply the accumulator. Returns `None` if no row maximum in the warp rose.
     #[inline(always)]
     pub fn advance<const KEYS16: usize>(
         &mut self,
@@ -75,8 +75,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         let mut weights = [[0.0; 4]; 2];
         for half in 0..2 {
             let max = self.max[row][half];
-            // If no key of the row was visible so far, `max` is -inf. Use 0 instead, because `-inf - -inf` is
-            // NaN.
+            // If no key of the row was visible so far, `max` is -inf. Use 0 instead of `max`, because `-inf -
+            // -inf` is NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { -max * self.factor };
             for side in 0..2 {
                 for odd in 0..2 {

@@ -42,11 +42,12 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16`, transposed, as two B operands. Each
-    /// row of the tile becomes a column of an operand. QKᵀ reads K with this function.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16`, transposed, as two B operands of
+    /// MMAs. Each row of the tile becomes a column of a B operand. The QKᵀ multiplication reads K with this
+    /// function.
     ///
     /// # Safety
-    /// The safety conditions of [`Tile::left`] apply.
+    /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
@@ -56,11 +57,11 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands. PV reads
-    /// V with this function.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands of MMAs.
+    /// The PV multiplication reads V with this function.
     ///
     /// # Safety
-    /// The safety conditions of [`Tile::left`] apply.
+    /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
@@ -103,7 +104,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// Reads one 16-byte chunk of a row.
     ///
     /// # Safety
-    /// The safety conditions of [`Tile::left`] apply, for this chunk.
+    /// The chunk lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
         // SAFETY: the caller guarantees that the chunk lies inside the tile, and that a barrier separates the
@@ -112,10 +113,10 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     }
 }
 
-/// Each lane passes the address of one matrix row to `ldmatrix`. These fields are the offset of this row from
-/// the start of the matrix, in 16-byte chunks.
+/// Offsets of this lane for `ldmatrix`. Each lane passes the address of one matrix row to `ldmatrix`. An
+/// offset is the distance of this row from the start of the matrix, in 16-byte chunks.
 ///
-/// [`Tile::left`] and [`Tile::rows`] use `along`, and [`Tile::columns`] uses `across`.
+/// [`Tile::left`] and [`Tile::rows`] use the offset `along`. [`Tile::columns`] uses the offset `across`.
 #[derive(Clone, Copy)]
 pub(crate) struct FragmentLanes<const DIM16: usize> {
     along: u32,
@@ -132,8 +133,9 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
     }
 }
 
-/// Copies rows of a head from global memory to a tile, with all threads of a block. Each pass copies several
-/// rows, one 16-byte chunk per thread. A thread copies the same chunk index in every pass.
+/// Copies rows of a head from global memory to a tile in shared memory, with all threads of a block. In each
+/// pass, a thread copies at most one 16-byte chunk, and the block copies several rows. A thread copies the
+/// same columns in every pass.
 pub(crate) struct Copier<T, const DIM16: usize> {
     /// This thread's chunk in the first row of the head.
     from: *const T,
@@ -170,8 +172,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     }
 
     /// Starts to copy `count` rows of the head, from row `first` on. Rows and columns outside the head become
-    /// zero in the tile. `vector` says that rows are aligned to 16 bytes and their length is a multiple of 16
-    /// bytes. If `vector` is false, the threads read single elements.
+    /// zero in the tile. If `vector` is true, all rows are aligned to 16 bytes, and the length of a row is a
+    /// multiple of 16 bytes. If `vector` is false, the threads read single elements.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until

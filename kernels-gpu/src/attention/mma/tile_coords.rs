@@ -5,8 +5,8 @@ use cuda_std::prelude::*;
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of one head of one sequence. Its rows are queries. In the backward pass for keys, its rows are
-/// keys.
+/// A tile of rows of one head of one sequence. The rows are queries. In the backward pass for keys, the rows
+/// are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
     /// The batch; 0 for packed sequences.
@@ -38,11 +38,11 @@ impl TileCoords {
     }
 
     /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in any sequence. Only
-    /// launches with packed sequences have blocks without a tile. The rows are keys if `keys`, otherwise
-    /// queries. For keys, `head` is the first query head of its group (GQA).
+    /// launches with packed sequences have blocks without a tile. The rows are keys if `keys` is true,
+    /// otherwise queries. For keys, `head` is the first query head of its group (GQA).
     ///
     /// # Safety
-    /// The safety conditions of [`TileCoords::of_block`] apply.
+    /// The host checked `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
@@ -55,16 +55,15 @@ impl TileCoords {
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. Tile
-    /// numbers count the tiles of all packed sequences.
+    /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. The
+    /// tiles of all packed sequences (several sequences in one tensor) share one numbering.
     ///
-    /// Sequence `s`, which starts at row `start` of the packed tensor, has the tile numbers from `start /
-    /// rows + s` on. This formula leaves enough numbers for all tiles of each sequence. It needs only the
-    /// start of the sequence, not the lengths of the sequences before it. A block can therefore find its
-    /// sequence by binary search.
+    /// A tile has `rows` rows. Sequence `s`, which starts at row `start` of the packed tensor, has the tile
+    /// numbers from `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence.
+    /// It needs only the start of the sequence, so a block can find its sequence by binary search.
     ///
     /// # Safety
-    /// The safety conditions of [`TileCoords::of_block`] apply. In addition, the launch has packed sequences.
+    /// The host checked `p` for this launch, and the launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
         // SAFETY: `at` is at most `p.batches`, and the host checked that there is one more start offset than
@@ -72,7 +71,8 @@ impl TileCoords {
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
-        // Clamp the start offsets of the sequences, so that invalid offsets do not lead outside the tensors.
+        // Clamp the start offsets of the sequences to the length of the tensor. Otherwise, an invalid offset
+        // could cause an access outside the tensor.
         let span = |starts: *const i32, at: u32, there: u32| {
             let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
             (first, end.saturating_sub(first))
@@ -103,8 +103,8 @@ impl TileCoords {
         })
     }
 
-    /// Returns the coordinates of all queries and keys of one batch, for query head `head`. The launch has no
-    /// packed sequences.
+    /// Returns coordinates that contain all queries and keys of one batch, for query head `head`. Only a
+    /// launch without packed sequences may call this function.
     #[inline(always)]
     pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
@@ -139,8 +139,8 @@ impl TileCoords {
     }
 }
 
-/// Returns batch, query head and tile number of the block. If `keys`, the tile is a tile of keys, and the
-/// query head is the first one of its group (GQA).
+/// Returns the batch, the query head and the tile number of this block. If `keys` is true, the tile has keys
+/// as rows, and the query head is the first query head of its group (GQA).
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -1,4 +1,4 @@
-//! Tile sizes of an attention kernel, and the block size and shared memory that follow from them.
+//! Tile sizes of an attention kernel. The block size and the shared memory follow from these sizes.
 use super::single_buffer;
 
 /// The tile sizes of an attention kernel. Fields with the suffix `16` count in units of 16 rows or columns,
@@ -11,18 +11,20 @@ pub struct Tiling {
     pub rows16: usize,
     /// Largest head dimension, in units of 16.
     pub dim16: usize,
-    /// Rows of an inner-loop tile, in units of 16. The rows are keys. If the kernel computes gradients of
-    /// keys, the rows are queries.
+    /// Rows of an inner-loop tile, in units of 16. The rows are keys, except in a kernel for the gradients of
+    /// keys: there, the rows are queries.
     pub cols16: usize,
     /// Number of buffers for key tiles, and of buffers for value tiles.
     ///
     /// With two buffers, the block copies one tile while it computes on the previous tile. With one buffer,
-    /// it copies values while it computes QKᵀ, and the next keys while it computes PV.
+    /// the block copies a tile of values while it computes QKᵀ, and the next tile of keys while it computes
+    /// PV.
     pub buffers: u32,
 }
 
 impl Tiling {
-    /// Rows per block. The rows are queries. If the kernel computes gradients of keys, the rows are keys.
+    /// Rows per block. The rows are queries, except in a kernel for the gradients of keys: there, the rows
+    /// are keys.
     pub const fn rows(&self) -> u32 {
         self.warps * 16 * self.rows16 as u32
     }

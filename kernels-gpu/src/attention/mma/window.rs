@@ -13,7 +13,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the sliding window of a sequence. The last query has the position of the last key.
+    /// Creates the sliding window of a sequence. The last query and the last key have the same position.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
@@ -31,15 +31,16 @@ impl Window {
         (row as i32 + self.offset - self.before).max(0)
     }
 
-    /// One past the last column of the row. If no column of the row is visible, the result can be less than
-    /// [`Window::first`].
+    /// Index of the last visible column of the row, plus one. If no column of the row is visible, the result
+    /// can be less than [`Window::first`].
     #[inline(always)]
     pub fn end(&self, row: u32) -> i32 {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of tiles that contain a visible column of rows `first` to `last`. The range is the
-    /// first tile, and one past the last tile. A tile has `size` columns.
+    /// Returns the range of tiles that contain a column visible to at least one of the rows `first` to
+    /// `last`. The result is the number of the first tile, and the number of the last tile plus one. A tile
+    /// has `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;

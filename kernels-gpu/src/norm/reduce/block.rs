@@ -1,7 +1,7 @@
 //! Reductions of a row by the four warps of a block.
 //!
-//! These reductions add in the same order as the reductions by one warp ([`reduce::warp`](super::warp)), so
-//! both give the same bits.
+//! These reductions add in the same order as the reductions by one warp ([`reduce::warp`](super::warp)). Both
+//! kinds of reduction therefore return the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};
@@ -17,8 +17,8 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 /// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// The copy of the row in shared memory. It must not be accessed if the access type of the kernel stages
-    /// no rows.
+    /// The copy of the row in shared memory. Kernels whose access type stages no rows must not access this
+    /// copy.
     pub staged: SharedRow<T>,
     /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,
@@ -32,12 +32,12 @@ pub(crate) trait PartMoments: Copy {
     const EMPTY: Self;
     /// `true` if `finish` reads the row from shared memory.
     const READS: bool;
-    /// Adds the thread's next vec4. The tiles are in ascending order.
+    /// Adds the thread's next vec4 (four columns). The caller adds the tiles in ascending order.
     fn push(&mut self, lanes: [f32; 4]);
     /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the block. All threads of the block call this method once, and all of these threads get
-    /// the result. `cols` is the number of columns and its reciprocal.
+    /// the result. `cols` contains the number of columns and its reciprocal.
     fn finish<T: Elem, A: Access>(
         self,
         row: BlockRow<T>,
@@ -109,8 +109,8 @@ impl PartMoments for Welford {
 /// The reduction of RMSNorm. Thread `t` sums the squares of the elements `t`, `t + 128`, `t + 256`, and so
 /// on.
 ///
-/// In the reduction by one warp ([`MeanSquare`](super::warp::MeanSquare)), lane `t / 4` computes the same sum
-/// in one of its four accumulators. Both reductions therefore return the same bits.
+/// In the reduction by one warp ([`MeanSquare`](super::warp::MeanSquare)), one of the four accumulators of
+/// lane `t / 4` sums the same squares in the same order. Both reductions therefore return the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 

@@ -18,7 +18,7 @@ pub(crate) struct Cols {
     /// `true` if the row consists of whole tiles (128 columns each). Then all lanes add the same number of
     /// elements.
     pub even: bool,
-    /// `true` if the number of columns is a multiple of 4. torch merges the means of two threads with
-    /// different formulas for `true` and for `false`: see [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. This property selects the formula with which torch
+    /// merges the means of two threads: see [`Welford::with`].
     pub by_fours: bool,
 }

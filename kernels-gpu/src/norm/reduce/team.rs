@@ -18,8 +18,8 @@ pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if the number of columns is a multiple of 4. torch merges the means of two threads with
-    /// different formulas for `true` and for `false`: see [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. This property selects the formula with which torch
+    /// merges the means of two threads: see [`Welford::with`].
     pub by_fours: bool,
 }
 
@@ -67,8 +67,8 @@ impl Welford {
     }
 }
 
-/// LayerNorm, by a team of four warps that share a row. If the team has only one warp, the other three warps
-/// contribute no elements.
+/// LayerNorm, by a team of four warps that share a row. If the team has only one warp, the reduction treats
+/// the three missing warps as warps without elements.
 impl TeamMoments for Welford {
     const IN_FLIGHT: usize = 4;
     const EMPTY: Self = Self::EMPTY;
@@ -98,8 +98,8 @@ impl TeamMoments for Welford {
     }
 }
 
-/// RMSNorm: sum of squares in the order of torch's fused kernel (`torch.nn.RMSNorm`), by a team of four
-/// warps.
+/// RMSNorm: sum of squares in the order of torch's fused kernel (`torch.nn.RMSNorm`), by a team (threads that
+/// share a row) of four warps.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedRms(f32);
 
@@ -122,7 +122,8 @@ impl TeamMoments for FusedRms {
     }
 }
 
-/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team of one warp.
+/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team (threads that share a row)
+/// of one warp.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamMeanSquare([f32; 4]);
 
@@ -145,10 +146,10 @@ impl TeamMoments for TeamMeanSquare {
     }
 }
 
-/// Broadcasts `values` from lane 0 of the team's four warps to all threads of the team. Element
-/// `[value][warp]` of the result is from warp `warp`.
+/// Broadcasts `values` from lane 0 of each of the team's four warps to all threads of the team. A team is the
+/// set of threads that share a row. Element `[value][warp]` of the result is from warp `warp`.
 ///
-/// If the team (the threads that share a row) has only one warp, the values of the other three warps are 0.
+/// If the team has only one warp, the values of the other three warps are 0.
 #[inline(always)]
 fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
     let mut found = [[0.0; 4]; N];

@@ -73,14 +73,14 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
-        // SAFETY: the caller of `of` passed a readable row of `cols` columns, with the alignment that the
-        // access type `A` requires.
+        // SAFETY: the caller of the function `of` passed a readable row of `cols` columns, with the alignment
+        // that the access type `A` requires.
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
-    /// Loads the row, copies the tiles that fit to shared memory, and reduces the row. `cols` is the number
-    /// of columns per row. A team (threads that share a row) must pass the correct `cols` even if it has no
-    /// row.
+    /// Loads the row and reduces it. Copies the first tiles of the row to shared memory, as many as fit
+    /// there. `cols` is the number of columns per row. A team (threads that share a row) must pass the
+    /// correct `cols` even if it has no row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         // With scalar access, a vec4 (four columns) takes four loads, so one vec4 keeps enough loads in

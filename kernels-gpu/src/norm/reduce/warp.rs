@@ -1,7 +1,7 @@
 //! Reductions of a row by one warp. They add in the same order as torch's CUDA kernels, and therefore give
 //! the same bits.
 //!
-//! The two reductions and the source of their order in torch 2.11:
+//! The two reductions have the summation orders of these kernels of torch 2.11:
 //!
 //! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
 //! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
@@ -12,8 +12,8 @@
 //! has the accumulators of lane `l` of all four torch warps.
 //!
 //! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
-//! reductions in this module keep the order of the vectorised kernel, so their bits can differ from torch's.
-//! For such rows, they merge means with the same formula as torch.
+//! reductions in this module still use the order of the vectorised kernel, so their bits can differ from
+//! torch's. They merge means with the formula that torch uses for this number of columns.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
@@ -32,8 +32,8 @@ pub(crate) trait Moments: Copy {
     type Part: PartMoments;
     /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Adds the thread's vec4s (four columns each) of a group of tiles. `A` says whether one load reads one
-    /// element or four.
+    /// Adds the thread's vec4s (four columns each) of a group of tiles. The access type `A` says whether one
+    /// load reads one element or four.
     ///
     /// `counts` contains, for each vec4, how many of its columns are inside the row: 4, except at the end of
     /// the row. Elements past the end are zero.
@@ -79,8 +79,9 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Computes the result of `reduce_uneven` with fewer instructions. All lanes must have the same number of
-    /// elements, at least one, of each torch warp. The result is in lane 0.
+    /// Reduces and merges the accumulators as `reduce_uneven` does, with the same result but fewer
+    /// instructions. For each of torch's four warps, all lanes must have the same number of elements, at
+    /// least one. The result is in lane 0.
     ///
     /// A warp reduction does not use half of the lanes after its first step. In this function, these lanes
     /// reduce the elements of a second torch warp.
@@ -108,8 +109,8 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
-        // Before the last group of tiles, all four torch warps have added the same number of elements. They
-        // can therefore share the reciprocals of the counts.
+        // Before the last group of tiles (128 columns each), all four torch warps have added the same number
+        // of elements. The reciprocals of the counts are therefore equal for all four warps.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
         for i in 0..4 {

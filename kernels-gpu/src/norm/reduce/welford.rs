@@ -29,8 +29,8 @@ impl Welford {
     /// The moments of the empty set.
     pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
-    /// Adds the element `x`. `inv_count` is the reciprocal of the count that includes `x`. The caller must
-    /// update `count`.
+    /// Adds the element `x`. `inv_count` is the reciprocal of the number of elements, including `x`. The
+    /// caller must update the field `count`.
     #[inline(always)]
     pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
@@ -79,24 +79,24 @@ impl Welford {
     }
 
     /// Returns the weight of each set when two sets of this count are merged:
-    /// `count * reciprocal(2 * count)`. It can differ from 0.5, because the reciprocal is rounded.
+    /// `count * reciprocal(2 * count)`. The weight can differ from 0.5, because the reciprocal is rounded.
     ///
-    /// Each merge doubles the count, but the bits of the weight stay the same: the reciprocal of a doubled
-    /// number is exactly half of the reciprocal. So one weight serves all merge steps.
+    /// Each merge doubles the count, but the bits of the weight stay the same: the reciprocal of twice a
+    /// number is exactly half the reciprocal of the number. So one weight serves all merge steps.
     #[inline(always)]
     pub fn half(&self) -> f32 {
         self.count * reciprocal(self.count * 2.0)
     }
 
-    /// Returns the weight of [`Welford::half`] for a count that is a constant, so that the compiler evaluates
-    /// the division.
+    /// Returns the same weight as [`Welford::half`]. The count must be a constant, so that the compiler can
+    /// evaluate the division.
     #[inline(always)]
     pub fn known_half(&self) -> f32 {
         self.count * (1.0 / (self.count * 2.0))
     }
 
-    /// Merges two sets with the same count. `lower` and `upper` are their means. `self.m2` is the sum of both
-    /// `m2`, and `self.count` is the count of one set.
+    /// Merges two sets with the same count. `lower` and `upper` are the means of the two sets. `self.m2` is
+    /// the sum of both `m2`, and `self.count` is the count of one set.
     #[inline(always)]
     fn doubled(self, [lower, upper]: [f32; 2], half: f32) -> Self {
         let Self { m2, count, .. } = self;
@@ -126,8 +126,8 @@ impl Welford {
     /// Reduces over the `2 * distance` lanes from the calling lane on, in steps that halve the distance.
     ///
     /// All lanes have the same count, at least 1, so no count is exchanged. `half` is the result of
-    /// [`Welford::half`] for this count. The result is valid only in lanes `l` for which lane `l + 2 *
-    /// distance - 1` exists.
+    /// [`Welford::half`] for this count. The result is valid only in lanes `l` for which lane
+    /// `l + 2 * distance - 1` exists.
     #[inline(always)]
     pub fn reduce_even_from(self, mut distance: u32, half: f32) -> Self {
         let mut all = self;

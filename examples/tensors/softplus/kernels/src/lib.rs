@@ -14,7 +14,7 @@ unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64) {
     if at >= len {
         return;
     }
-    // SAFETY: `at` is less than `len`, and each thread has its own element.
+    // SAFETY: the index `at` is less than `len`, and each thread has its own element.
     unsafe {
         let x = x.add(at as usize).read().to_f32();
         y.add(at as usize).write(T::from_f32(f32::max(x, 0.0) + ln_1p(exp(-x.abs()))));
@@ -23,9 +23,9 @@ unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64) {
 
 /// Returns `ln(1 + p)` for `p` from 0 to 1.
 ///
-/// The logarithm of the rounded sum `1 + p` would lose the low bits of a small `p`. The function uses the
-/// series `2 (z + z^3 / 3 + z^5 / 5 + ...)` with `z = p / (2 + p)`. Because `z` is at most 1 / 3, the first
-/// term that it omits is less than 2^-29 of the result.
+/// The logarithm of the rounded sum `1 + p` would lose the low bits of a small `p`. The function therefore
+/// uses the series `2 (z + z^3 / 3 + z^5 / 5 + ...)` with `z = p / (2 + p)`. Because `z` is at most 1 / 3,
+/// the first term that it omits is less than 2^-29 of the result.
 fn ln_1p(p: f32) -> f32 {
     let z = p / (2.0 + p);
     let square = z * z;
