@@ -136,6 +136,137 @@ def h100() -> Iterator[str]:
 
 
 @cache
+def pipelines_h100() -> list[dict[str, Any]]:
+    """Load the results of `bench --pipeline` on an H100."""
+    found: list[dict[str, Any]] = json.loads((LATEST / "nvidia-h100" / "pipelines.json").read_text())["pipelines"]
+    return found
+
+
+PIPELINE_COLUMNS = {
+    "eager": "eager",
+    "compiled": "`torch.compile`",
+    "patched": "`patch`",
+    "patched-compiled": "`patch`, then `torch.compile`",
+}
+
+
+def pipeline_seconds() -> Iterator[str]:
+    """Yield the README's table of pipelines: seconds from the prompt to the picture or video, on an H100."""
+
+    def lines() -> Iterator[list[str]]:
+        for record in pipelines_h100():
+            seconds = {result["variant"]["name"]: result["seconds"] for result in record["results"]}
+            yield [record["title"], *(f"{seconds[name]:.2f}" for name in PIPELINE_COLUMNS)]
+
+    yield from table(["prompt to result, seconds", *PIPELINE_COLUMNS.values()], lines())
+
+
+def pipelines() -> Iterator[str]:
+    """Yield one table per pipeline on an H100: seconds, steps per second, parts, first call, memory, agreement."""
+    for record in pipelines_h100():
+        yield f"\n### {record['title']}\n"
+        versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "diffusers"))
+        yield f"`{record['command']}`, {record['date'][:10]}, {versions}.\n"
+        rival = next(result["seconds"] for result in record["results"] if result["variant"]["name"] == "compiled")
+
+        def cells(result: dict[str, Any], rival: float = rival) -> list[str]:
+            typical, name = result["typical"], result["variant"]["name"]
+            if result["equal"] == 1:
+                close = "every value equal"
+            else:
+                close = NONE if result["psnr"] is None else f"{result['psnr']:.0f} dB"
+            return [
+                f"`{name}`",
+                f"{result['seconds']:.2f}",
+                NONE if name == "compiled" else less(result["seconds"], rival),
+                number(result["steps_per_second"]),
+                *(f"{typical[part]:.2f}" for part in ("text", "denoising", "decoding")),
+                f"{result['first']['seconds']:.1f}",
+                f"{typical['peak_bytes'] / 2**30:.1f}",
+                NONE if name == "eager" else close,
+                f"{result['clock_mhz']:.0f}",
+                f"{result['watts']:.0f}",
+            ]
+
+        head = ["variant", "s", "less time than `torch.compile`", "steps/s", "text, s", "denoising, s", "decoding, s"]
+        head += ["first call, s", "peak, GiB", "result", "MHz", "W"]
+        yield from table(head, map(cells, record["results"]))
+    yield ""
+
+
+def cold_start() -> Iterator[str]:
+    """Yield the table of the first step in a new process on an H100, with an empty and with a full cache of PTX."""
+    titles = {
+        "stock": "unpatched",
+        "empty": "patched, empty cache",
+        "full": "patched, full cache",
+        "warmup": "patched, after `python -m oxiwarp warmup`",
+    }
+    cases = json.loads((LATEST / "nvidia-h100" / "cold_start.json").read_text())["cases"]
+
+    def lines() -> Iterator[list[str]]:
+        for case in cases:
+            seconds = (case["import"], case["patch"], case["steps"][0], case["seconds"], case["more_than_stock"])
+            yield [f"`{case['model']}`", titles[case["case"]], *(f"{value:.2f}".replace("-", "−") for value in seconds)]
+
+    columns = ("import, s", "`patch`, s", "first step, s", "sum, s", "more than unpatched, s")
+    yield from table(["model", "case", *columns], lines())
+    yield ""
+    spent = next(case["warmup_seconds"] for case in cases if case["case"] == "warmup")
+    yield f"`python -m oxiwarp warmup` took {spent:.1f} s on this machine."
+
+
+GUIDE_ROWS = {
+    "rms_norm": {"1024×2048": "1 × 1024 × 2048", "2048×2048": "2 × 1024 × 2048", "4096×2048": "4 × 1024 × 2048",
+                 "8192×3072": "2 × 4096 × 3072", "16384×3072": "4 × 4096 × 3072"},
+    "residual_tanh_gated_rms_norm": {f"{n}×3072": f"{n} × 3072" for n in (512, 1024, 2048)},
+    "geglu": {"2×1024×4096": "2 × 1024 × 4096"},
+    "rope_3d": {"2×480×8×64": "2 × 480 × 8 × 64"},
+}  # fmt: skip
+
+
+def guide_shapes() -> Iterator[str]:
+    """Yield the table of the small shapes that guides for kernel authors measure, on an H100."""
+    with (LATEST / "nvidia-h100" / "guides.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+
+    def lines() -> Iterator[list[str]]:
+        for op, shapes in GUIDE_ROWS.items():
+            for shape, title in shapes.items():
+                times = {row["provider"]: float(row["us"]) for row in found if (row["op"], row["shape"]) == (op, shape)}
+                rivals = [name for name in times if name not in ("oxiwarp", "oxiwarp fast", "eager", "copy kernel")]
+                best = min(rivals, key=times.__getitem__)
+                ours = times["oxiwarp"]
+                compiled = min(value for name, value in times.items() if name.startswith("torch.compile"))
+                cells = [number(ours), number(times["eager"]), faster(ours, times["eager"]), faster(ours, compiled)]
+                yield [f"`{op}`", title, *cells, f"{best}: {faster(ours, times[best])}"]
+
+    columns = ("oxiwarp, µs", "eager, µs", "eager / oxiwarp", "`torch.compile` / oxiwarp", "best baseline / oxiwarp")
+    yield from table(["operator", "shape", *columns], lines())
+
+
+def paper_attention() -> Iterator[str]:
+    """Yield the table of attention at the sizes of the FlashAttention-3 paper, on an H100."""
+    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    with (LATEST / "nvidia-h100" / "attention.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["case"].startswith("paper"):
+                cases.setdefault((row["case"].removeprefix("paper, "), row["sizes"]), {})[row["provider"]] = row
+
+    def lines() -> Iterator[list[str]]:
+        for (case, sizes), found in cases.items():
+            batch, heads, tokens, _, _ = sizes.split(" x ")
+            rates = (
+                number(float(found[name]["tflops"])) if name in found else NONE
+                for name in ("oxiwarp", "cuDNN", "FlashAttention-2")
+            )
+            yield [case, tokens, batch, heads, *rates, f"{float(found['oxiwarp']['of_cudnn']):.2f}"]
+
+    head = ["case", "tokens", "batch", "heads", "oxiwarp", "cuDNN", "FlashAttention-2", "oxiwarp / cuDNN"]
+    yield from table(head, lines())
+
+
+@cache
 def two_gpus(check: str) -> dict[str, dict[str, Any]]:
     """Load the figures of a check of `multi_gpu.py` by case."""
     found = json.loads((LATEST / "nvidia-h100-x2" / "multi_gpu.json").read_text())
@@ -283,14 +414,19 @@ def exactness() -> Iterator[str]:
 
 
 PAGES = {
-    "README.md": {"step times": step_times},
+    "README.md": {"pipelines": pipeline_seconds},
     "docs/performance.md": {
+        "pipelines on an H100": pipelines,
+        "cold start on an H100": cold_start,
+        "step times": step_times,
         "models": models,
         "models on an H100": h100,
         "collectives of two GPUs": collectives,
         "FLUX.1 on two GPUs": flux_on_two_gpus,
         "decoders on two GPUs": language_on_two_gpus,
         "attention": attention,
+        "attention on an H100": paper_attention,
+        "shapes of guides": guide_shapes,
         "goals": goals,
         "kernels": kernels,
     },

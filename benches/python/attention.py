@@ -56,8 +56,8 @@ class Case:
         return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
 
 
-# The sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1): 16384 tokens in all, and 2048 columns of all
-# heads together.
+# The sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1): 16384 tokens in all, and 2048
+# columns of all heads together.
 PAPER = tuple(
     Case(f"paper, {d} columns{', causal' * causal}", (16384 // s, 2048 // d, s, s, d), causal)
     for d in (64, 128, 256)

@@ -257,8 +257,9 @@ def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
     """`apply_rotary` computes in float32 and rounds once, with one call of oxiwarp's `rope`, also in place."""
     x = random((*leading, 6, 4, 16), dtype, device, seed=1)
     angles = random((6, 1, 8), torch.float32, device, seed=2)
-    calls, rope = [], module.rotary.rope
-    monkeypatch.setattr(module.rotary, "rope", lambda *args, **kwargs: calls.append(args) or rope(*args, **kwargs))
+    rotary = sys.modules[module.apply_rotary.__module__]
+    calls, rope = [], rotary.rope
+    monkeypatch.setattr(rotary, "rope", lambda *args, **kwargs: calls.append(args) or rope(*args, **kwargs))
     for tables in ((angles.cos(), angles.sin()), (angles.cos().to(dtype), angles.sin().to(dtype))):
         cos, sin = (table.double() for table in tables)
         for conj in (False, True):
