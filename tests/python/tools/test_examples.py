@@ -1,4 +1,4 @@
-"""Tests of the scripts in examples/: each script runs on a small model and prints the expected output."""
+"""Tests of the scripts of the skill and of the notebook: each script runs on a small model and prints the expected output."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ import pytest
 import warm
 from checkout import ROOT
 
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "skills" / "oxiwarp-kernels" / "scripts"
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 SMALL_VIDEO = "--small --num-frames 9 --height 64 --width 64 --steps 2"
 RUNS = {
     "generate_video": (
@@ -80,7 +81,7 @@ def test_notebook(monkeypatch, tmp_path, capsys):
     """The cells of the notebook run in order. It is stored without outputs."""
     pytest.importorskip("diffusers")
     monkeypatch.chdir(tmp_path)
-    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
     names = {}
     for cell in cells:
         if cell["cell_type"] == "code":

@@ -1,6 +1,6 @@
 """Run a transformers language model with oxiwarp's kernels: compare the tokens, and time prefill and decoding.
 
-    python examples/transformers_injection.py --model Qwen/Qwen3-8B
+    python transformers_injection.py --model Qwen/Qwen3-8B
 
 If the weights are not available, a model of the same classes runs with random weights.
 """

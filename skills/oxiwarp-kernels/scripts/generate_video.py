@@ -1,7 +1,7 @@
 """Generate a video with LTX-Video, unpatched or with oxiwarp's kernels, eager or compiled.
 
-    python examples/generate_video.py --use-optimized-kernels --compile
-    python examples/generate_video.py --no-optimized-kernels
+    python generate_video.py --use-optimized-kernels --compile
+    python generate_video.py --no-optimized-kernels
 
 If the model's weights are not available (no network, no cache), the same classes run with seeded random weights.
 The times are then the same, but the video is noise.

@@ -1,6 +1,6 @@
 """Use oxiwarp through Hugging Face Kernels: build the kernel repository, load it, and use its layers in a model.
 
-    python examples/huggingface_kernels.py
+    python huggingface_kernels.py
 
 Needs `pip install kernels`.
 """

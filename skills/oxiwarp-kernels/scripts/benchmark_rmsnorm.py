@@ -1,6 +1,6 @@
 """Time RMSNorm in oxiwarp and in torch, eager and compiled, and compute the error of each against float64.
 
-python examples/benchmark_rmsnorm.py --rows 4096 --cols 3072
+python benchmark_rmsnorm.py --rows 4096 --cols 3072
 """
 
 import argparse

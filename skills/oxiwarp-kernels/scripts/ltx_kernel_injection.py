@@ -1,6 +1,6 @@
 """Patch LTX-Video's transformer: print the report, compare the bits of the outputs, and measure the time.
 
-python examples/ltx_kernel_injection.py
+python ltx_kernel_injection.py
 """
 
 import argparse
