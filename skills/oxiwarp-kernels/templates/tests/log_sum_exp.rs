@@ -1,7 +1,7 @@
 //! Compares `log_sum_exp` with f64.
 mod common;
 
-use common::{U, devices, f64_of, fails, rounding, values};
+use common::{U, devices, f64_of, fails, rounding, succeeds, values};
 use half::{bf16, f16};
 use oxiwarp_kernel_templates::log_sum_exp::LogSumExp;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -16,7 +16,7 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<T>(rows + 8).unwrap());
     let op = LogSumExp::load(device).unwrap();
     let x_view = from.view_strided(0, &[rows as i64, cols as i64], &[stride as i64, 1]).unwrap();
-    op.run(x_view, to.view_mut(&[rows as i64]).unwrap(), Stream::default()).unwrap();
+    succeeds(op.run(x_view, to.view_mut(&[rows as i64]).unwrap(), Stream::default()));
     let y = to.download().unwrap();
     for row in 0..rows {
         let sum = x[row * stride..][..cols].iter().map(|x| f64_of(*x).exp()).sum::<f64>();
@@ -55,12 +55,12 @@ fn special_values_are_those_of_torch() {
             [[1.0, f32::NAN], [INF, 1.0], [-INF, -INF], [INF, -INF], [-INF, 2.0], [INF, f32::NAN], [1e30; 2]];
         let (x, mut y) = (device.upload(rows.as_flattened()).unwrap(), device.alloc::<f32>(7).unwrap());
         let op = LogSumExp::load(&device).unwrap();
-        op.run(x.view(&[7, 2]).unwrap(), y.view_mut(&[7]).unwrap(), Stream::default()).unwrap();
+        succeeds(op.run(x.view(&[7, 2]).unwrap(), y.view_mut(&[7]).unwrap(), Stream::default()));
         let got = y.download().unwrap();
         assert!(got[0].is_nan() && got[5].is_nan(), "{device:?}: {got:?}");
         assert_eq!((&got[1..5], got[6]), (&[INF, -INF, INF, 2.0][..], 1e30), "{device:?}");
         // The sum of no elements is 0.
-        op.run(x.view(&[3, 0]).unwrap(), y.view_mut(&[3]).unwrap(), Stream::default()).unwrap();
+        succeeds(op.run(x.view(&[3, 0]).unwrap(), y.view_mut(&[3]).unwrap(), Stream::default()));
         assert_eq!(y.download().unwrap()[..3], [-INF; 3]);
     }
 }

@@ -1,7 +1,7 @@
 //! Compares `matmul` with f64.
 mod common;
 
-use common::{U, devices, f64_of, fails, rounding, values};
+use common::{U, devices, f64_of, fails, rounding, succeeds, values};
 use half::{bf16, f16};
 use oxiwarp_kernel_templates::matmul::Matmul;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -16,7 +16,7 @@ fn check<T: Element>(device: &Device, [m, n, k, gap]: [usize; 4]) {
     let a_view = from_a.view_strided(0, &shape(m, k), &[stride as i64, 1]).unwrap();
     let b_view = from_b.view_strided(0, &shape(n, k), &[stride as i64, 1]).unwrap();
     let c_view = to.view_strided_mut(0, &shape(m, n), &[c_stride as i64, 1]).unwrap();
-    Matmul::load(device).unwrap().run(a_view, b_view, c_view, Stream::default()).unwrap();
+    succeeds(Matmul::load(device).unwrap().run(a_view, b_view, c_view, Stream::default()));
     let c = to.download().unwrap();
     for row in 0..m {
         for col in 0..c_stride {
@@ -65,7 +65,7 @@ fn a_product_without_columns_is_zero() {
     let (a, mut c) = (device.upload(&[bf16::ONE; 4]).unwrap(), device.alloc::<bf16>(6).unwrap());
     let op = Matmul::load(&device).unwrap();
     let (a, b) = (a.view(&[2, 0]).unwrap(), a.view(&[3, 0]).unwrap());
-    op.run(a, b, c.view_mut(&[2, 3]).unwrap(), Stream::default()).unwrap();
+    succeeds(op.run(a, b, c.view_mut(&[2, 3]).unwrap(), Stream::default()));
     assert_eq!(c.download().unwrap(), [bf16::ZERO; 6]);
 }
 

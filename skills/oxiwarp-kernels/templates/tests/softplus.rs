@@ -1,7 +1,7 @@
 //! Compares `softplus` with f64.
 mod common;
 
-use common::{U, devices, f64_of, fails, rounding, values};
+use common::{U, devices, f64_of, fails, rounding, succeeds, values};
 use half::{bf16, f16};
 use oxiwarp_kernel_templates::softplus::Softplus;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -14,7 +14,7 @@ fn check<T: Element>(device: &Device, len: usize, offset: usize) {
     let mut to = device.alloc::<T>(offset + len + 16).unwrap();
     let op = Softplus::load(device).unwrap();
     let y = to.view_strided_mut(offset, &shape, &[1]).unwrap();
-    op.run(from.view_strided(offset, &shape, &[1]).unwrap(), y, Stream::default()).unwrap();
+    succeeds(op.run(from.view_strided(offset, &shape, &[1]).unwrap(), y, Stream::default()));
     let y = to.download().unwrap();
     for i in 0..len {
         let (x, got) = (f64_of(x[offset + i]), f64_of(y[offset + i]));
@@ -48,7 +48,7 @@ fn special_values() {
         let x = device.upload(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e30]).unwrap();
         let mut y = device.alloc::<f32>(5).unwrap();
         let op = Softplus::load(&device).unwrap();
-        op.run(x.view(&[5]).unwrap(), y.view_mut(&[5]).unwrap(), Stream::default()).unwrap();
+        succeeds(op.run(x.view(&[5]).unwrap(), y.view_mut(&[5]).unwrap(), Stream::default()));
         let y = y.download().unwrap();
         assert!(y[0].is_nan());
         assert_eq!(y[1..], [f32::INFINITY, 0.0, 1e30, 0.0], "{device:?}");

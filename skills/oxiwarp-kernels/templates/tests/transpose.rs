@@ -1,7 +1,7 @@
 //! Compares `transpose` with a plain loop, bit for bit.
 mod common;
 
-use common::{devices, f64_of, fails, values};
+use common::{devices, f64_of, fails, succeeds, values};
 use half::{bf16, f16};
 use oxiwarp_kernel_templates::transpose::Transpose;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -14,7 +14,7 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let [r, c] = [rows as i64, cols as i64];
     let x_view = from.view_strided(0, &[r, c], &[x_stride as i64, 1]).unwrap();
     let y_view = to.view_strided_mut(0, &[c, r], &[y_stride as i64, 1]).unwrap();
-    Transpose::load(device).unwrap().run(x_view, y_view, Stream::default()).unwrap();
+    succeeds(Transpose::load(device).unwrap().run(x_view, y_view, Stream::default()));
     let y = to.download().unwrap();
     for col in 0..cols {
         for row in 0..y_stride {

@@ -28,7 +28,7 @@ unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64
             x
         });
     }
-    // All lanes of the warp must call a shuffle. A warp without a row therefore does not return early.
+    // All lanes of a warp must call a shuffle. A lane without columns therefore must not return early.
     let largest = warp::max(largest, warp::SIZE);
     // `inf - inf` would be NaN. As torch does, the kernel subtracts 0 if the maximum is infinite.
     let shift = if largest.abs() == f32::INFINITY { 0.0 } else { largest };

@@ -30,6 +30,11 @@ pub fn f64_of<T: Element>(value: T) -> f64 {
     value.to_f32().into()
 }
 
+/// Checks that a call succeeded. Prints the error as a user sees it, for example a fault of the CPU executor.
+pub fn succeeds(done: Result<()>) {
+    done.unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Checks that a call failed with this message.
 pub fn fails(done: Result<()>, message: &str) {
     assert_eq!(done.map_err(|error: Error| error.to_string()), Err(message.into()));
