@@ -74,8 +74,8 @@ fn wrong_arguments_are_errors() {
         fails(done, "log_sum_exp: x has shape [8], expected [rows, columns]");
         let done = op.run(x.view(&[2, 4]).unwrap(), y.view_mut(&[4]).unwrap(), stream);
         fails(done, "log_sum_exp: y has shape [4], expected [2]");
-        let turned = x.view_strided(0, &[2, 2], &[1, 2]).unwrap();
-        let done = op.run(turned, y.view_mut(&[2]).unwrap(), stream);
+        let by_columns = x.view_strided(0, &[2, 2], &[1, 2]).unwrap();
+        let done = op.run(by_columns, y.view_mut(&[2]).unwrap(), stream);
         fails(done, "log_sum_exp: x of shape [2, 2] has strides [1, 2]: columns must lie side by side");
     }
 }
