@@ -6,23 +6,26 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::matmul::Matmul;
 use oxiwarp_runtime::{Device, Element, Stream};
 
+/// Unused rows after the output, as many as a tile has.
+const GUARD: usize = 64;
+
 /// Checks `[m, k]` times `[n, k]`, with `gap` unused elements after each row of all matrices.
 fn check<T: Element>(device: &Device, [m, n, k, gap]: [usize; 4]) {
     let (stride, c_stride) = (k + gap, n + gap);
     let (a, b) = (values::<T>(m * stride, 1, 1.0), values::<T>(n * stride, 7, 1.0));
     let (from_a, from_b) = (device.upload(&a).unwrap(), device.upload(&b).unwrap());
-    let mut to = device.alloc::<T>(m * c_stride).unwrap();
+    let mut to = device.alloc::<T>((m + GUARD) * c_stride).unwrap();
     let shape = |rows: usize, cols: usize| [rows as i64, cols as i64];
     let a_view = from_a.view_strided(0, &shape(m, k), &[stride as i64, 1]).unwrap();
     let b_view = from_b.view_strided(0, &shape(n, k), &[stride as i64, 1]).unwrap();
     let c_view = to.view_strided_mut(0, &shape(m, n), &[c_stride as i64, 1]).unwrap();
     succeeds(Matmul::load(device).unwrap().run(a_view, b_view, c_view, Stream::default()));
     let c = to.download().unwrap();
-    for row in 0..m {
+    for row in 0..m + GUARD {
         for col in 0..c_stride {
             let got = f64_of(c[row * c_stride + col]);
             let context = format!("{device:?}, {}, {m} x {n} x {k}, gap {gap}, c[{row}, {col}]", T::DTYPE);
-            if col >= n {
+            if row >= m || col >= n {
                 assert!(got.is_nan(), "{context}: written outside of the matrix");
                 continue;
             }

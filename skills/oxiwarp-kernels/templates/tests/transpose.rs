@@ -6,21 +6,24 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::transpose::Transpose;
 use oxiwarp_runtime::{Device, Element, Stream};
 
+/// Unused rows after the output, as many as a tile has.
+const GUARD: usize = 32;
+
 /// Checks the kernel on a matrix, with `gap` unused elements after each row of the input and the output.
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let (x_stride, y_stride) = (cols + gap, rows + gap);
     let x = values::<T>(rows * x_stride, 1, 1.0);
-    let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<T>(cols * y_stride).unwrap());
+    let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<T>((cols + GUARD) * y_stride).unwrap());
     let [r, c] = [rows as i64, cols as i64];
     let x_view = from.view_strided(0, &[r, c], &[x_stride as i64, 1]).unwrap();
     let y_view = to.view_strided_mut(0, &[c, r], &[y_stride as i64, 1]).unwrap();
     succeeds(Transpose::load(device).unwrap().run(x_view, y_view, Stream::default()));
     let y = to.download().unwrap();
-    for col in 0..cols {
+    for col in 0..cols + GUARD {
         for row in 0..y_stride {
             let got = y[col * y_stride + row];
             let context = format!("{device:?}, {}, {rows} x {cols}, gap {gap}, y[{col}, {row}]", T::DTYPE);
-            if row < rows {
+            if row < rows && col < cols {
                 assert_eq!(got, x[row * x_stride + col], "{context}");
             } else {
                 assert!(f64_of(got).is_nan(), "{context}: written outside of the matrix");
