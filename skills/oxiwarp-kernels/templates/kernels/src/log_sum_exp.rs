@@ -1,0 +1,52 @@
+//! `y[r] = ln(sum(exp(x[r, :])))`, as `torch.logsumexp` computes it.
+use core::f32::consts::LN_2;
+
+use cuda_std::libdevice::exp;
+use cuda_std::math::lg2;
+use cuda_std::prelude::*;
+
+/// One warp processes one row. It reads the row twice: first for the maximum, then (from L1) for the sum.
+/// The kernel subtracts the maximum before `exp`, because `exp` overflows above 88.
+///
+/// The launch has `[32, rows per block]` threads per block. With `VECTOR`, a thread loads 16 bytes at a time.
+///
+/// # Safety
+/// `x` has `rows` rows of `cols` elements, and satisfies `Rows::is_vector` if `VECTOR`. `y` has `rows`
+/// elements and overlaps no other memory that the kernel uses.
+#[inline(always)]
+unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64, cols: u32) {
+    let team = Team::of_block();
+    let at = RowIndex::of(team, rows, 0);
+    // SAFETY: the caller passes `x` with `rows` rows of `cols` elements.
+    let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, cols) };
+    // Columns past the end read as -inf, which changes neither the maximum nor the sum.
+    let load = |tile| x.load_or(tile, T::NEG_INFINITY, Load::ReadOnly).lanes();
+    let mut largest = f32::NEG_INFINITY;
+    for tile in 0..x.tiles() {
+        load(tile).map(|x| {
+            largest = f32::max(largest, x);
+            x
+        });
+    }
+    // All lanes of a warp must call a shuffle. A lane without columns therefore must not return early.
+    let largest = warp::max(largest, warp::SIZE);
+    // `inf - inf` would be NaN. As torch does, the kernel subtracts 0 if the maximum is infinite.
+    let shift = if largest.abs() == f32::INFINITY { 0.0 } else { largest };
+    let mut sum = 0.0;
+    for tile in 0..x.tiles() {
+        // The maximum ignores NaN, but the sum does not: a NaN in the row makes the result NaN.
+        sum += load(tile).map(|x| exp(x - shift)).sum();
+    }
+    let sum = warp::sum(sum, warp::SIZE);
+    if warp::lane() == 0 && at.exists() {
+        // SAFETY: the row exists, so its index is less than `rows`. Only lane 0 of its warp writes it.
+        unsafe { y.add(team.row as usize).write(T::from_f32(shift + lg2(sum) * LN_2)) };
+    }
+}
+
+entry! {
+    log_sum_exp<T: [f32, f16, bf16]>(x: Rows, y: *mut T, rows: u64, cols: u32)
+        => log_sum_exp::<T, false>(x, y, rows, cols);
+    log_sum_exp_vector<T: [f32, f16, bf16]>(x: Rows, y: *mut T, rows: u64, cols: u32)
+        => log_sum_exp::<T, true>(x, y, rows, cols)
+}
