@@ -7,7 +7,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = "benches|examples|tests|scripts|CONTRIBUTING|README|CHANGELOG"
+OUTSIDE = "benches|examples|skills|tests|scripts|CONTRIBUTING|README|CHANGELOG"
 LINK = re.compile(rf"\]\((?P<up>(?:\.\./)+)(?P<path>(?:{OUTSIDE})[^)#]*)(?P<anchor>#[^)]*)?\)")
 COPIED = "repository"
 """Folder of the site for the linked files."""

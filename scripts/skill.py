@@ -1,8 +1,11 @@
-"""Writes the source code of the kernel templates into the pages of skills: `python scripts/skill.py`.
+"""Writes pages of the agent skill: `python scripts/skill.py`.
 
-`tests/python/tools/test_skill.py` fails if a page differs from the sources.
+Some references of the skill are copies of pages in docs, because a skill is installed as one folder. The page of the
+kernel templates contains their source code. `tests/python/tools/test_skill.py` fails if a page is stale.
 """
 
+import posixpath
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,6 +13,33 @@ from generated import ROOT, Part, write
 
 SKILL = "skills/oxiwarp-kernels"
 TEMPLATES = f"{SKILL}/templates"
+REPOSITORY = "https://github.com/oxiwarp/oxiwarp/blob/main"
+COPIES = {
+    "docs/guide/patching.md": "diffusers-integration.md",
+    "docs/guide/transformers.md": "transformers-integration.md",
+    "docs/guide/huggingface-kernels.md": "hub-kernels.md",
+    "docs/guide/gpus/h100-h200.md": "gpu-h100-h200.md",
+    "docs/guide/gpus/a100.md": "gpu-a100.md",
+    "docs/guide/gpus/t4.md": "gpu-t4.md",
+    "docs/guide/profiling.md": "profiling.md",
+    "docs/guide/troubleshooting.md": "troubleshooting.md",
+}
+"""The pages in docs that are references of the skill, and their names there."""
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+
+
+def copied(page: str) -> str:
+    """Return a page of docs as a reference of the skill. Links to other pages lead to their copy or to the repository.
+
+    A line at the top names the original.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found[1]))
+        return f"]({COPIES.get(target, f'{REPOSITORY}/{target}')}{found[2] or ''})"
+
+    text = LINK.sub(link, (ROOT / page).read_text())
+    return f"<!-- a copy of {page}, made by scripts/skill.py -->\n{text}"
 
 
 def source(path: str) -> Iterator[str]:
@@ -53,3 +83,5 @@ PAGES: dict[str, dict[str, Part]] = {
 
 if __name__ == "__main__":
     write("skill", PAGES)
+    for page, name in COPIES.items():
+        (ROOT / SKILL / "references" / name).write_text(copied(page))
