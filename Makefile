@@ -11,6 +11,7 @@ PYTHON ?= python3
 TORCH ?=
 VENV := .venv$(if $(TORCH),-$(TORCH))
 PY := $(VENV)/bin/python
+# --no-compile: Python compiles a module when it is first imported, and most modules of these packages never are.
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 REQUIREMENTS := py-bindings/requirements
 # `make test OP=softmax` builds and runs only the tests that name this op.
@@ -161,35 +162,35 @@ $(VENV)/.created: | doctor
 	touch $@
 
 $(VENV)/.build: $(REQUIREMENTS)-build.txt $(VENV)/.created
-	$(PIP) install -r $<
+	$(PIP) install --no-compile -r $<
 	touch $@
 
 $(VENV)/.demo: $(REQUIREMENTS)-demo.txt $(VENV)/.created
-	$(PIP) install torch$(if $(TORCH),==$(TORCH)) -r $<
+	$(PIP) install --no-compile torch$(if $(TORCH),==$(TORCH)) -r $<
 	touch $@
 
 $(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
-	$(PIP) install -r $<
-	$(PIP) install --no-deps -r $(REQUIREMENTS)-ptx.txt
+	$(PIP) install --no-compile -r $<
+	$(PIP) install --no-compile --no-deps -r $(REQUIREMENTS)-ptx.txt
 	touch $@
 
 $(DENY): | dist/.toolchain
 	cargo install --quiet --locked --root dist/tools cargo-deny@0.20.2
 
 $(VENV)/.wheel: $(REQUIREMENTS)-wheel.txt $(VENV)/.created
-	$(PIP) install -r $<
+	$(PIP) install --no-compile -r $<
 	touch $@
 
 $(VENV)/.lint: $(REQUIREMENTS)-lint.txt $(VENV)/.created
-	$(PIP) install -r $<
+	$(PIP) install --no-compile -r $<
 	touch $@
 
 $(VENV)/.docs: $(REQUIREMENTS)-docs.txt $(VENV)/.created
-	$(PIP) install -r $<
+	$(PIP) install --no-compile -r $<
 	touch $@
 
 $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
-	$(PIP) install -r $<
+	$(PIP) install --no-compile -r $<
 	touch $@
 
 # With PTX from another folder, or with a part of the PTX, the wheel is built each time and leaves no stamp.
@@ -216,7 +217,7 @@ $(VENV)/.all $(VENV)/.gpu: $(VENV)/.%: dist/development/.% $(VENV)/.created
 	$(call install,dist/development)
 
 define install
-	$(PIP) install --force-reinstall --no-deps $(1)/oxiwarp-*.whl
+	$(PIP) install --no-compile --force-reinstall --no-deps $(1)/oxiwarp-*.whl
 	rm -f $(VENV)/.release $(VENV)/.all $(VENV)/.gpu
 	touch $@
 endef

@@ -1,4 +1,4 @@
-"""Tests of the scripts of the skill and of the notebook: each script runs on a small model and prints the expected output."""
+"""Tests of the scripts of the skill and of the notebook: each runs on a small model and prints the expected output."""
 
 import json
 import subprocess
