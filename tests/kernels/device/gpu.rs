@@ -4,7 +4,8 @@ use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
 use half::bf16;
 use oxiwarp::{
-    Buffer, Device, Dtype, Error, Event, OwnedStream, Result, RmsNorm, Stream, View, ViewMut, rms_norm,
+    Arch, Buffer, Device, Dtype, Error, Event, Kernels, Launch, OwnedStream, Result, RmsNorm, Stream, View,
+    ViewMut, rms_norm,
 };
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
@@ -23,6 +24,7 @@ pub const TESTS: &[Test] = &[
     ("gpu::events_in_any_order", events),
     ("gpu::a_description_makes_no_context", description),
     ("gpu::memory_and_streams_of_cust", of_cust),
+    ("gpu::a_kernel_that_the_ptx_lacks", absent_kernel),
 ];
 
 const SHAPE: [i64; 2] = [257, 3072];
@@ -196,4 +198,50 @@ fn of_cust(device: &Device) {
 
     let error = View::of_cust(&x, Dtype::F32, &SHAPE).expect_err("the memory has half of the bytes");
     assert!(error.to_string().contains("expected a tensor of at most"), "{error}");
+}
+
+mod fill {
+    use cuda_std::prelude::*;
+
+    /// # Safety
+    /// `x` has an element, and the launch has one thread.
+    unsafe fn fill<T: Elem>(x: *mut T) {
+        // SAFETY: the caller passes a pointer to an element.
+        unsafe { *x = T::from_f32(2.0) }
+    }
+
+    entry! {
+        fill<T: [f32]>(x: *mut T) => fill::<T>(x);
+        @only(sm_90a) fill_native<T: [f32]>(x: *mut T) => ()
+    }
+}
+
+/// A kernel with `@only` may be absent from the PTX. Its launch returns an error, and other kernels run.
+fn absent_kernel(device: &Device) {
+    const PTX: &str = ".version 7.0
+.target sm_75
+.address_size 64
+.visible .entry fill_f32(.param .u64 x)
+{
+    .reg .b64 %rd<3>;
+    .reg .f32 %f<2>;
+    ld.param.u64 %rd1, [x];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.f32 %f1, 0f40000000;
+    st.global.f32 [%rd2], %f1;
+    ret;
+}
+";
+    let kernels = Kernels::load(device, &[(Arch::Sm75, PTX)], fill::KERNELS).unwrap();
+    assert_eq!(kernels.names(), ["fill_f32"]);
+    let mut x = device.upload(&[1.0_f32]).unwrap();
+    let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
+    // SAFETY: `x` has one element, and the launch has one thread. The absent kernel does not run.
+    let error = unsafe {
+        fill::launch::fill(site, x.as_mut_ptr()).unwrap();
+        fill::launch::fill_native(site, x.as_mut_ptr()).unwrap_err()
+    };
+    assert!(matches!(error, Error::NoKernel { similar: None, .. }), "{error}");
+    assert_eq!(error.to_string(), "there is no kernel fill_native_f32");
+    assert_eq!(x.download().unwrap(), [2.0]);
 }
