@@ -72,7 +72,7 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // These launch bounds give each thread as many registers as eight warps per SM permit. With more warps
+    // With these launch bounds, an SM has room for eight warps, which share its registers. With more warps
     // per SM, a thread would have too few registers.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
@@ -91,7 +91,7 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // These launch bounds give each thread as many registers as eight warps per SM permit.
+    // With these launch bounds, an SM has room for eight warps, which share its registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

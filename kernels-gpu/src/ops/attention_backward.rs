@@ -73,7 +73,7 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // These launch bounds give each thread as many registers as eight warps per SM permit. With more warps
+    // With these launch bounds, an SM has room for eight warps, which share its registers. With more warps
     // per SM, a thread would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();

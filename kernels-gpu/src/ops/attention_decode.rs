@@ -10,8 +10,12 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::decode::combine::{COMBINERS, SHARED_BYTES, combine};
-use crate::attention::decode::params::{DecodeParams, shared_bytes};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::attention::decode::combine::SHARED_BYTES;
+use crate::attention::decode::combine::{COMBINERS, combine};
+use crate::attention::decode::params::DecodeParams;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::attention::decode::params::shared_bytes;
 use crate::attention::decode::split::decode;
 use crate::attention::mma::params::WARPS;
 

@@ -22,7 +22,9 @@ use cuda_std::vec4::{Access, Scalar, Vectorized};
 use crate::heads::block::head_rows;
 use crate::heads::block_registers::register_rows;
 use crate::heads::norm::{HeadNorm, Layer};
-use crate::heads::params::{HeadParams, HeadsOperand, REDUCE_BYTES, Rotary};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::heads::params::REDUCE_BYTES;
+use crate::heads::params::{HeadParams, HeadsOperand, Rotary};
 use crate::heads::rms_norm::Rms;
 use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;

@@ -192,7 +192,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """For a call that the kernels do not support, e.g. in float64, a patched block returns the original bits."""
+    """For a call that the kernels do not support, e.g. in float64, a patched block returns the bits of the unpatched block."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")

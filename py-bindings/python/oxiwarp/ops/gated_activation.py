@@ -167,7 +167,7 @@ def geglu(
             be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -212,7 +212,7 @@ def swiglu(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -252,7 +252,7 @@ def mul_and_silu(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -292,7 +292,7 @@ def silu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -332,7 +332,7 @@ def gelu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -372,7 +372,7 @@ def gelu_tanh_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -419,7 +419,7 @@ def fatrelu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input

@@ -145,7 +145,7 @@ def rope(
         head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -230,7 +230,7 @@ def rope_1d(
         head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -330,7 +330,7 @@ def rope_3d(
         head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
