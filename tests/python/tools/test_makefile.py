@@ -33,7 +33,7 @@ def test_what_imports_the_package_has_torch(target, tmp_path):
     """
     command = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
     steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "-m pip" in steps and "install torch" in steps
+    assert "-m pip" in steps and "install --no-compile torch" in steps
 
 
 @pytest.mark.skipif(not (ROOT / "scripts").exists(), reason="the bundle has no scripts")
