@@ -48,7 +48,10 @@ def problems_of_module(module: Path) -> Iterator[str]:
 
 
 def problems_of_glibc(wheel: Path) -> Iterator[str]:
-    """Yield the glibc that the wheel needs, if it is too new. auditwheel reads it from the symbols' versions."""
+    """Yield the glibc version that the wheel needs, if this version is too new.
+
+    auditwheel reads it from the versions of symbols.
+    """
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
     found = CONSISTENT.search(" ".join(done.stdout.split()))
     if done.returncode or found is None:

@@ -70,8 +70,8 @@ def assemble(source: Path) -> dict[str, Code]:
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
         # cuobjdump prints two lines per 16-byte instruction: address, text and first half, then the second
-        # half. It pads all lines of a file to the length of the longest one, so join the words with one
-        # space.
+        # half. cuobjdump pads all lines of a file to the length of the longest line, so the words are joined
+        # with one space.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))

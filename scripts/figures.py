@@ -60,7 +60,8 @@ def less(ours: float, theirs: float) -> str:
 
 
 def faster(ours: float, theirs: float) -> str:
-    """Format the speedup of oxiwarp over a baseline: the baseline's time `theirs`, divided by oxiwarp's time `ours`."""
+    """Format the speedup of oxiwarp over a baseline: the baseline's time `theirs`, divided by oxiwarp's time
+    `ours`."""
     return f"{theirs / ours:.2f}"
 
 

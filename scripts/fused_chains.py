@@ -39,7 +39,8 @@ def cells(fusion: Fusion) -> list[str]:
 
 
 def inductor() -> Iterator[str]:
-    """Yield the table of operators for which `patch` lets Inductor generate the kernel, with the ratio of the times."""
+    """Yield the table of operators for which `patch` lets Inductor generate the kernel, with the ratio of the
+    times."""
     yield from table(
         ["operator", "time of Inductor's kernel / time of oxiwarp's"],
         ([f"`{name}`", ratio] for name, ratio in INDUCTOR.items()),
@@ -49,7 +50,7 @@ def inductor() -> Iterator[str]:
 def ltx_report() -> Any:
     """Patch a small LTX-Video transformer without weights (on the meta device), and return the report of `patch`.
 
-    It is the report of a machine with a GPU.
+    This report equals the report of a machine with a GPU.
     """
     import diffusers
     import torch

@@ -1,9 +1,9 @@
 """Prints which versions of a library the fusions support: `python scripts/known_versions.py diffusers 0.40.0 0.42.1`.
 
-A fusion replaces functions of the library. It supports only sources whose fingerprints (hashes) it lists. The script
-downloads the wheels, reads their sources without importing them, and compares the fingerprints. If a version is not
-supported, it prints the first function that differs and its fingerprint. Read this function before you add the
-fingerprint to the fusion.
+A fusion replaces functions of the library. It supports only sources whose fingerprints (hashes) it lists. The
+script downloads the wheels, reads their sources without importing them, and compares the fingerprints. If a
+version is not supported, the script prints the first function that differs, with its fingerprint. Read this
+function before you add the fingerprint to the fusion.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Hooks of the documentation site. If a page links to a file outside of docs/, they copy this file into the site."""
+"""Hooks of the documentation site.
+
+If a page links to a file outside of docs/, the hooks copy this file into the site.
+"""
 
 import re
 from pathlib import Path

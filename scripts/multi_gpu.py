@@ -75,7 +75,7 @@ class Row:
 
 
 def case(ranks: Ranks, name: str, check: Callable[..., Row], *arguments: Any) -> Row:
-    """Run a check in each process. Return the row of rank 0 with the failures of all ranks."""
+    """Run a check in each process. Return the row of rank 0, to which the failures of all ranks are added."""
     try:
         rows = ranks.run(check, *arguments)
         return Row(name, rows[0].figures, "".join(row.failure for row in rows))
@@ -134,7 +134,10 @@ def on_both() -> list[dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]]:
 
 @torch.no_grad()
 def streams() -> dict[str, float]:
-    """Enqueue calls on three streams of each GPU in turns. The current device is that of the tensors, or the other."""
+    """Enqueue calls on three streams of each GPU in alternation.
+
+    The current device is the GPU of the call's tensors in some calls, and the other GPU in all other calls.
+    """
     both, count = on_both(), 0
     expected = {name: call(x).cpu() for name, (call, x) in both[0].items()}
     used = [[torch.cuda.Stream(at) for _ in range(3)] for at in range(WORLD)]
@@ -189,7 +192,10 @@ def threads() -> dict[str, float]:
 
 @torch.no_grad()
 def graphs() -> dict[str, float]:
-    """Capture every operator in one CUDA graph per GPU. Replay the graphs in turns, each time with other inputs."""
+    """Capture every operator in one CUDA graph per GPU.
+
+    Replay the graphs in alternation, each time with different inputs.
+    """
     both, captured, outputs, inputs = on_both(), [], [], []
     for at, calls in enumerate(both):
         static = {name: x.clone() for name, (_, x) in calls.items()}
@@ -198,7 +204,7 @@ def graphs() -> dict[str, float]:
         torch.cuda.synchronize(at)
         with torch.cuda.device(at):
             graph = torch.cuda.CUDAGraph()
-            # Without a stream, torch captures on a stream of the GPU that captured first.
+            # Without the argument `stream`, torch captures on a stream of the GPU that was captured first.
             with torch.cuda.graph(graph, stream=torch.cuda.Stream(at)):
                 outputs.append({name: call(static[name]) for name, (call, _) in calls.items()})
         captured.append(graph)
@@ -347,7 +353,10 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
 
 
 def load(path: str, place: Place, dtype: torch.dtype | None = None, attention: str = "sdpa", **sizes: int) -> Any:
-    """Load a model on the rank's device, or with `tp_size` or `fsdp_size` as transformers distributes it."""
+    """Load a model on the rank's device.
+
+    With `tp_size` or `fsdp_size`, transformers distributes the model over the ranks.
+    """
     from transformers import AutoModelForCausalLM, logging
 
     logging.disable_progress_bar()
@@ -382,8 +391,8 @@ def language(ranks: Ranks) -> Iterator[Row]:
 def tensor_parallel(place: Place, path: str) -> Row:
     """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU.
 
-    RMSNorm rounds as transformers' class does, but sums in another order, so not all bits are equal. On one GPU this is
-    the same.
+    oxiwarp's RMSNorm rounds at the same points as transformers' class, but sums in another order, so not all
+    bits are equal. On one GPU, the results of the patched and the unpatched model differ for the same reason.
     """
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
     prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
@@ -447,8 +456,8 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 def sharded(place: Place, path: str) -> Row:
     """Compare a model under FSDP2 with the same model on one GPU, unpatched and patched.
 
-    The results have the same bits. Both ranks have the same inputs, so the mean of their gradients is the gradient on
-    one GPU, except for the rounding of the sum.
+    The results have the same bits. Both ranks have the same inputs. The mean of the ranks' gradients
+    therefore equals the gradient on one GPU, except for the rounding of the sum.
     """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
@@ -500,7 +509,8 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
 
 
 def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
-    """`attn_implementation="oxiwarp"` raises an error, because it would see the keys of one rank only."""
+    """`attn_implementation="oxiwarp"` raises an error, because oxiwarp's attention would read the keys of one
+    rank only."""
     transformers_attention.register()
     model = load(path, place, attention="oxiwarp")
     oxiwarp.patch(model, cpu_kernels=True)
@@ -542,8 +552,10 @@ COPIES, MERGE = 53.0, 73.0  # µs in a block of diffusers' Ulysses and ring, in 
 def predicted(alone: float, how: str) -> float:
     """Return the milliseconds of a step on two GPUs, from the milliseconds on one GPU.
 
-    A single block has one all-reduce (TP), four all-to-all calls (Ulysses), or one gather of keys and one of values
-    (ring). A double block has four all-reduces of together two times the activations.
+    A single block has one all-reduce (TP), four all-to-all calls (Ulysses), or one gather of keys and one of
+    values (ring). A double block has four all-reduces under TP, which together reduce twice as many bytes as
+    the one of a single block. Under Ulysses and ring attention, a double block has the collectives of a
+    single block.
     """
     share = (WORLD - 1) / WORLD
     single, double = {
@@ -595,7 +607,7 @@ def flux_step(place: Place, how: str) -> Row:
     model = flux_model(place, place.dtype)
     own = arguments(place.dtype)
     with ExitStack() as stack:
-        # The backend "native" does not return the log-sum-exp, which a ring needs.
+        # The backend "native" does not return the log-sum-exp, which ring attention needs.
         stack.enter_context(attention_backend("_native_flash" if how == "ring" else "native"))
         alone = model(**own)[0]
         if how:
@@ -629,7 +641,7 @@ def flux_step(place: Place, how: str) -> Row:
 
 
 def in_a_graph(place: Place, step: Callable[[], object]) -> float | str:
-    """Return the milliseconds of the step in a CUDA graph, which takes no time of the CPU for each kernel."""
+    """Return the milliseconds of the step in a CUDA graph, which needs no CPU time per kernel."""
     if place.device.type == "cpu":
         return 0.0
     graph = torch.cuda.CUDAGraph()

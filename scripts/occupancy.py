@@ -2,11 +2,12 @@
 
     python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-These are the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`. A thread loads `n` packs of 16 bytes, or
-`n` vec4s of 8 bytes. The script prints registers and spills as reported by ptxas, the maximum threads per block, and
-the resident blocks and threads of an SM. From these it computes the bytes in flight: the bytes that the resident
-threads load before the first load arrives. docs/internals/launch-configuration.md explains how many bytes the memory
-needs. The script needs ptxas, see py-bindings/requirements-ptx.txt.
+The kernels are the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`. A thread loads `n` packs
+of 16 bytes, or `n` vec4s of 8 bytes. The script prints registers and spills as reported by ptxas, the maximum
+threads per block, and the resident blocks and threads of an SM. From the resident threads, the script
+computes the bytes in flight: the bytes that the resident threads load before the first load arrives.
+docs/internals/launch-configuration.md explains how many bytes the memory needs. The script needs ptxas, see
+py-bindings/requirements-ptx.txt.
 """
 
 import re
@@ -29,7 +30,8 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of an SM, and the bytes in flight (requested, not yet loaded) that saturate its part of the bandwidth."""
+    """Limits of an SM, and the bytes in flight (requested, not yet loaded) that saturate the SM's part of the
+    memory bandwidth."""
 
     gpu: str
     threads: int
@@ -38,7 +40,10 @@ class Multiprocessor:
 
     @staticmethod
     def of(gpu: str, threads: int, blocks: int, tb_per_s: float, count: int) -> "Multiprocessor":
-        """Return the limits of an SM. `needed` is bandwidth times a latency of 0.6 µs, divided by the number of SMs."""
+        """Return the limits of an SM.
+
+        `needed` is bandwidth times a latency of 0.6 µs, divided by the number of SMs.
+        """
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 
     def resident(self, threads: int, registers: int) -> int:

@@ -60,7 +60,8 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def positional(function: Callable[..., Any]) -> str:
-    """Return a short form of the function's signature: only the positional arguments, without their default values."""
+    """Return a short form of the function's signature: it has only the positional arguments, without their
+    default values."""
     parameters = inspect.signature(function).parameters.values()
     return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 

@@ -61,7 +61,10 @@ def masked(text: str) -> str:
 
 
 def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
-    """Yield each path in the tree of a `use` declaration, with its alias or None. A path may end with `*` or `self`."""
+    """Yield each path in the tree of a `use` declaration, with its alias or None.
+
+    A path may end with `*` or `self`.
+    """
     tree, prefix = tree.strip(), []
     while not tree.startswith("{"):
         match = re.match(r"(?:::)?\s*(\$?\w+|\*)\s*(::)?\s*", tree)
@@ -142,7 +145,10 @@ class Crate:
                 self.add(str(child), (*module, name), child.name == "mod.rs" or bool(given))
 
     def resolve(self, file: File, at: int, path: list[str]) -> Module | None:
-        """Return `path` relative to the crate's root. None if it starts with another crate or with a local name."""
+        """Return `path` relative to the crate's root.
+
+        Return None if `path` starts with another crate or with a local name.
+        """
         first = path[0]
         if first in ("crate", "$crate"):
             return tuple(path[1:])

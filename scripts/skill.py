@@ -29,7 +29,9 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def copied(page: str) -> str:
-    """Return a page of docs as a reference of the skill. Links to other pages lead to their copy or to the repository.
+    """Return a page of docs as a reference of the skill.
+
+    Links to other pages lead to the copies of these pages, or to the repository.
 
     A line at the top names the original.
     """

@@ -3,8 +3,8 @@
     python benches/python/attention.py [--rounds N] [--out FOLDER]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
-The baselines are backends of `F.scaled_dot_product_attention`. These are cuDNN and FlashAttention-2 or, if the case has
-a mask, the memory-efficient backend. All tensors are `[B, H, S, D]`.
+The baselines are backends of `F.scaled_dot_product_attention`. These backends are cuDNN and FlashAttention-2.
+If a case has a mask, the baseline is the memory-efficient backend. All tensors are `[B, H, S, D]`.
 
 The program writes attention.csv and attention.json. It also writes attention_accuracy.csv: errors for the difficult
 inputs of attention_inputs.py, for which no times are measured. The exit code is 1 if a result of oxiwarp is wrong or

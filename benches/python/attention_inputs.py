@@ -26,7 +26,10 @@ def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where each query has one dominant key. Its position and its lead (at most 30) vary."""
+    """Return inputs where each query has one dominant key.
+
+    The position of this key varies, and so does the lead of its score (at most 30).
+    """
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]
     own = k[:, :, (torch.arange(sizes[2]) * 7919 + keys // 2) % keys]
@@ -35,14 +38,20 @@ def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def along_first_column(scores: Tensor, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs whose scores QKᵀ are `scores`, one value per key, plus noise. All queries have these scores."""
+    """Return inputs whose scores QKᵀ are `scores`, one value per key, plus noise.
+
+    The scores are equal for all queries.
+    """
     q, k, v = normal(sizes, torch.float32, device, sharpness=0.25)
     q[..., 0], k[..., 0] = sizes[4] ** 0.5, scores.to(device)
     return tuple(x.to(dtype) for x in (q, k, v))
 
 
 def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where one key has score 6 and all others have 0. The others together have more probability."""
+    """Return inputs where one key has score 6 and all others have 0.
+
+    The other keys together have more probability than this key.
+    """
     scores = torch.zeros(sizes[3])
     scores[sizes[3] * 3 // 4] = 6
     return along_first_column(scores, sizes, dtype, device)

@@ -1,4 +1,5 @@
-"""Finds the sizes for which `oxiwarp.attention` is faster than torch's attention, from the times of attention_table.py.
+"""Finds the sizes for which `oxiwarp.attention` is faster than torch's attention, from the times of
+attention_table.py.
 
 A region contains all sizes above a minimum size. Faster sizes that are in no region are listed one by one.
 """
@@ -19,8 +20,9 @@ Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 def faster(ratios: Ratios) -> Faster:
     """Map (head dimension, whether keys are padded) to the regions, and to the faster sizes in no region.
 
-    Regions are given by minimum number of keys. In a region, oxiwarp is faster at the next smaller and at the next
-    larger number of keys that was measured. The time ratio is not monotonic in the size, because the tiles per SM vary.
+    The keys of the map of regions are minimum numbers of attention keys. In a region, oxiwarp is faster at
+    both measured numbers of attention keys between which the number of a call lies. The time ratio is not
+    monotonic in the size, because the tiles per SM vary.
     """
     return {
         kind: (regions := by_least_keys(by_keys), alone(by_keys, regions)) for kind, by_keys in sorted(ratios.items())
@@ -28,7 +30,10 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Map a minimum number of keys to a region. Between two measured numbers, it is their regions' intersection."""
+    """Map minimum numbers of keys to regions.
+
+    Between two measured numbers of keys, the region is the intersection of the regions of both numbers.
+    """
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}
@@ -63,7 +68,8 @@ def common(a: Region, b: Region) -> Region:
 
 
 def corners(sizes: Iterable[Size]) -> Region:
-    """Return the sizes for which `sizes` contains no different size that is smaller or equal in both numbers."""
+    """Return the minimal sizes: those for which no other size in `sizes` is at most as large in both
+    numbers."""
     found = sorted(set(sizes))
     return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
 

@@ -114,7 +114,10 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 
 
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
-    """Read a results folder. Return facts such as the GPU's name, and the sizes at which oxiwarp is faster."""
+    """Read a results folder.
+
+    Return facts of the run (such as the GPU's name), and the sizes at which oxiwarp is faster.
+    """
     with (folder / "attention_table.csv").open(newline="") as file:
         rows = [row_of(line) for line in csv.DictReader(file)]
     facts = json.loads((folder / "attention_table.json").read_text())
@@ -153,7 +156,10 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print oxiwarp's time / torch's time. A line is a number of queries and heads, a column a number of keys."""
+    """Print oxiwarp's time / torch's time.
+
+    A line is a number of queries and heads. A column is a number of keys.
+    """
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")

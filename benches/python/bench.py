@@ -51,9 +51,12 @@ def say(text: str) -> None:
 def right_providers(
     form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """Map the name of each correct implementation to its call and relative error. Also return the bytes of the results.
+    """Map the name of each correct implementation to its call and relative error.
 
-    The model's torch code runs first, because its error determines the error limit of all other implementations.
+    Also return the bytes of the results.
+
+    The model's torch code runs first, because its error determines the error limit of all other
+    implementations.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
@@ -96,10 +99,11 @@ def measure(
     device: "torch.device",
     alone: bool,
 ) -> "Measurement | None":
-    """Check all implementations on one shape. Then time the correct ones alternately, together with a device copy.
+    """Check all implementations on one shape.
 
-    With `alone`, time only oxiwarp. Return None if the model's torch code does not run, because the check needs its
-    error.
+    Then time the correct implementations alternately, together with a device copy. With `alone`, time only
+    oxiwarp. Return None if the model's torch code does not run, because the check needs the error of this
+    code.
     """
     import torch
     from forms import Source, bytes_of, prepare

@@ -10,21 +10,27 @@ import torch
 from forms import Chain, Form, Inputs, Result, Shape, parts, prepare, tuple_of, wide
 from torch import Tensor
 
-# Relative error that is always allowed. For bfloat16 and float16 it is a single rounding.
+# Relative error that is always allowed. For bfloat16 and float16, this error is the error of a single
+# rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
 EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means a different formula.
 
 
 @dataclass(frozen=True)
 class Error:
-    """Two errors: norm(out - ref) / norm(ref), and the largest |out - ref| / (|ref| + rms(ref)) of an element."""
+    """Two errors of a result `out` against `ref`.
+
+    They are norm(out - ref) / norm(ref), and the largest |out - ref| / (|ref| + rms(ref)) of an element.
+    """
 
     relative: float
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Whether the error is at most twice that of the model's torch code, or within `LEAST`. False if the error is
-        NaN."""
+        """Whether the error is at most twice the error of the model's torch code, or at most `LEAST`.
+
+        False if the error is NaN.
+        """
         least = LEAST[dtype]
         relative, element = max(2 * eager.relative, least), max(2 * eager.element, 4 * least)
         return self.relative <= relative and self.element <= element

@@ -76,7 +76,8 @@ def warmup(cache: Path) -> float | None:
 
 
 def measure(model: str, device: str, small: bool) -> list[dict[str, Any]]:
-    """Return the cases of a model, each with its times and the difference to the unpatched model."""
+    """Return the cases of a model, each with its times and the difference from the time of the unpatched
+    model."""
     with tempfile.TemporaryDirectory() as folder:
         stock, one, all_kernels = (Path(folder) / name for name in ("stock", "one", "all"))
         cases = [{"case": "stock", **child(model, "stock", stock, device, small)}]

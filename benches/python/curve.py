@@ -2,13 +2,15 @@
 
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-Each op has the width of one model. There are two baselines for the bytes of an op. The first is the time of an
-element-wise kernel that moves as many bytes. The second is bytes / bandwidth of a large device copy. Small tensors stay
-in the L2 cache between graph replays, so the times of small calls are latencies.
+Each op has the width of one model. There are two baselines for the bytes of an op. The first baseline is the
+time of an element-wise kernel that moves as many bytes as the op. The second baseline is the number of bytes,
+divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph replays, so
+the times of small calls are latencies.
 
-To detect overflows of 32-bit offsets, the program compares three tokens of each result (first, middle, last) with calls
-on one token. If tokens depend on each other, it prints "not compared". It updates curve.csv after each size. It also
-draws curve.png: bandwidth relative to a copy against bytes, with a panel for each family of ops.
+To detect overflows of 32-bit offsets, the program compares three tokens of each result (first, middle, last)
+with calls on one token. If tokens depend on each other, the program prints "not compared". The program
+updates curve.csv after each size, and draws curve.png: bandwidth relative to a copy against bytes, with a
+panel for each family of ops.
 """
 
 import argparse
@@ -57,7 +59,10 @@ class Point:
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
-    """Return numbers of tokens in equal factors. With the last number, a tensor has more than `ELEMENTS` elements."""
+    """Return numbers of tokens, each larger than the previous one by the same factor.
+
+    With the last number, a tensor has more than `ELEMENTS` elements.
+    """
     single = form.inputs(Source(torch.device("cpu")), (1, 1, *shape[2:]))
     most = ELEMENTS // max(x.numel() for x in single.values()) + 1
     steps = (most ** (at / (POINTS - 1)) for at in range(POINTS))
@@ -89,7 +94,8 @@ def _token(x: torch.Tensor, tokens: int, at: int) -> torch.Tensor:
 
 
 def points_of(form: Form, device: torch.device) -> Iterator[Point]:
-    """Yield the measurement of one op for each number of tokens, up to the largest that fits into GPU memory."""
+    """Yield the measurement of one op for each number of tokens, up to the largest number that fits into GPU
+    memory."""
     _, shape = form.cases[0]
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
@@ -143,7 +149,10 @@ def fields_of(p: Point, copy: float) -> tuple[object, ...]:
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:
-    """Yield every measurement. Also yield a message for each op that fails or for which time or memory is too small."""
+    """Yield every measurement.
+
+    Also yield a message for each op that fails or for which time or memory is too small.
+    """
     for op in OPS:
         form = next(form for form in selected([op]) if form.timed)
         if form.backward or not has_ours(form) or (only is not None and op not in only):

@@ -1,7 +1,7 @@
 """Formats a comparison of bits as a table cell, for `exactness.py` and docs/reference/exactness.md."""
 
 # Documented guarantees of an op relative to the model's eager code. If "bit-exact" does not hold,
-# exactness.py fails. For "same roundings" and "one rounding" it only measures the difference.
+# exactness.py fails. For "same roundings" and "one rounding", exactness.py only measures the difference.
 BIT_EXACT, SAME_ROUNDINGS, ONE_ROUNDING = "bit-exact", "same roundings", "one rounding"
 
 

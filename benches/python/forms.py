@@ -1,8 +1,8 @@
 """Defines what the benchmarks measure: a `Form` is one use of an op in models.
 
-A form has the torch calls of the model (the chain), the oxiwarp call that replaces them, and a float64 reference. It
-also lists other libraries with the op (peers), and the models with their shapes. The bytes of a call are those of every
-input, read once, and of every result, written once.
+A form has the torch calls of the model (the chain), the oxiwarp call that replaces them, and a float64
+reference. It also lists other libraries with the op (peers), and the models with their shapes. The bytes of a
+call are the bytes of all inputs, each read once, and of all results, each written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another library that has the op: its module, and a function that takes this module and the inputs of the form."""
+    """Another library that has the op: its module, and a function that takes this module and the inputs of
+    the form."""
 
     module: str
     call: Chain
@@ -65,9 +66,10 @@ class Peer:
 class Form:
     """One use of an op: a chain of torch calls, the oxiwarp call that replaces it, and the shapes in models.
 
-    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. These functions take the inputs as
-    keyword arguments: `eager` (the model's torch calls), `reference` (in float64), `ours` (the oxiwarp call) and the
-    functions of `peers` (other libraries). If `claims` has modes as keys, `ours` also takes `mode`.
+    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. These functions take the
+    inputs as keyword arguments: `eager` (the model's torch calls), `reference` (in float64), `ours` (the
+    oxiwarp call) and the functions of `peers` (other libraries). If the keys of the dict `claims` are modes,
+    `ours` also takes the argument `mode`.
     """
 
     op: str
@@ -161,6 +163,9 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the first dimension of size `tokens`, or None. The last one counts only if `x` is one-dimensional."""
+    """Return the first dimension of size `tokens`, or None.
+
+    The last dimension counts only if `x` is one-dimensional.
+    """
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

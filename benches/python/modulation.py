@@ -8,7 +8,10 @@ EPS = 1e-6
 
 
 def inputs(source: Source, shape: Shape) -> Inputs:
-    """Return `x` and one scale and shift per batch entry. As in diffusers, scale and shift are slices of one tensor."""
+    """Return `x` and one scale and shift per batch entry.
+
+    As in diffusers, scale and shift are slices of one tensor.
+    """
     shift, scale = source.modulation(shape[0], shape[-1], 2)
     return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift}
 

@@ -15,8 +15,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Environment variables that disable caches. The new processes run without them, because users have these
-# caches.
+# Environment variables that disable caches. The new processes run without these variables, because users have
+# these caches.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """
@@ -26,8 +26,8 @@ import oxiwarp
 print(time.perf_counter() - start)
 """
 
-# Before the timed call, torch creates the CUDA context and runs a kernel. The time is therefore that of the
-# op's first call only.
+# Before the timed call, torch creates the CUDA context and runs a kernel. The measured time therefore
+# contains only the op's first call.
 _FIRST_CALL = """
 import sys, time, torch, oxiwarp
 x = torch.ones(64, 2048, device="cuda", dtype=torch.bfloat16)

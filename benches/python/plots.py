@@ -99,7 +99,8 @@ def _lines(results: Results, op: str) -> list[str]:
 
 
 def _family_legend(results: Results, ops: list[str]) -> list[Any]:
-    """Return legend entries for each implementation and for the device copy, and for the mark of a missing baseline."""
+    """Return legend entries for each implementation and for the device copy, and for the mark of a missing
+    baseline."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

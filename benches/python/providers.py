@@ -1,7 +1,8 @@
 """Lists the providers of a form: the implementations that a benchmark compares for one use of an op.
 
-They are oxiwarp in each mode, the model's torch calls, and torch's function for the same result. Both torch variants
-are also compiled with torch.compile. Other libraries such as Liger follow.
+The providers are oxiwarp in each mode, the model's torch calls, and torch's function that computes the same
+result. Both torch variants are also measured with torch.compile. The last providers are other libraries, such
+as Liger.
 """
 
 import importlib
@@ -57,7 +58,10 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """Map the name of each mode's results to oxiwarp's call. Empty if this build of oxiwarp lacks the op."""
+    """Map the name of each mode's results to oxiwarp's call.
+
+    The map is empty if this build of oxiwarp lacks the op.
+    """
     return {name_of(mode, form): form.call(mode) for mode in form.modes} if has_ours(form) else {}
 
 

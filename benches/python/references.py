@@ -1,4 +1,7 @@
-"""Float64 references of the benchmarks. They follow the mathematical definitions, not the code of the models."""
+"""Float64 references of the benchmarks.
+
+The references compute the mathematical definitions. They do not use the code of the models.
+"""
 
 import math
 

@@ -55,12 +55,16 @@ class Measurement:
         return self.bytes / self.times[provider].median / 1e3
 
     def best(self, peer: str) -> str | None:
-        """Return the fastest variant of a baseline, e.g. of torch.compile's two. None if none was measured."""
+        """Return the fastest measured variant of a baseline (e.g. torch.compile has two), or None if there is
+        none."""
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """Return the time of implementation `peer` / time of implementation `of`. None if one was not measured."""
+        """Return the time of implementation `peer`, divided by the time of implementation `of`.
+
+        Return None if one of both was not measured.
+        """
         name = self.best(peer)
         if name is None or of not in self.times:
             return None

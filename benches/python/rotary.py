@@ -16,7 +16,10 @@ def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
 
 
 def half_tables(source: Source, *shape: int) -> Tables:
-    """Return cos and sin tables in the model's dtype. As in transformers, each angle occurs in both halves of a row."""
+    """Return cos and sin tables in the model's dtype.
+
+    As in transformers, each angle occurs in both halves of a row.
+    """
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(source.dtype), angles.sin().to(source.dtype)

@@ -5,10 +5,11 @@ writes separate results, so no call finds its data in the L2 cache. All results 
 the graph's private memory pool would give the block of a freed result to the next call. That block would stay in the L2
 cache, and small shapes would look too fast.
 
-The implementations alternate, so that a change of the clock rate affects all of them. A turn of an implementation has
-two graph replays, and only the second one is timed. The first replay evicts the data that the previous implementation
-left in the L2 cache. A large device-to-device copy also gets a turn, to measure the memory bandwidth at that time. The
-copy is not in a graph, because graphs copy with a copy engine. On an H200, this engine moves 2767 GB/s instead of 4200.
+The implementations alternate, so that a change of the clock rate affects all of them. Each measurement of an
+implementation has two graph replays, and only the second replay is timed. The first replay evicts the data
+that the previous implementation left in the L2 cache. A large device-to-device copy is measured in
+alternation too, to get the memory bandwidth at that time. The copy is not in a graph, because graphs copy
+with a copy engine. On an H200, this engine moves 2767 GB/s instead of 4200.
 """
 
 import math
@@ -48,7 +49,10 @@ class Time:
 
 @dataclass(frozen=True)
 class Turn:
-    """The work of one implementation when it is its turn. `run` enqueues `calls` calls on the stream."""
+    """The work that one implementation does when its measurement is due.
+
+    `run` enqueues `calls` calls on the stream.
+    """
 
     run: Callable[[], object]
     calls: int
@@ -77,8 +81,9 @@ def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
 def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
     """Capture a graph of at most `calls` calls over the input sets, and keep all results alive.
 
-    `prepare` returns the call for one set of inputs. For a gradient, `prepare` also runs the forward pass. It runs on
-    the capturing stream, because autograd runs a backward pass on the stream of its forward pass.
+    `prepare` returns the call for one set of inputs. For a gradient, `prepare` also runs the forward pass.
+    The forward pass runs on the capturing stream, because autograd runs a backward pass on the stream of its
+    forward pass.
     """
     stream = _capturing(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -104,7 +109,10 @@ def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs
 
 
 def copy_turn(device: torch.device) -> tuple[Turn, int]:
-    """Return a turn that makes several large device copies, and the bytes that one copy reads and writes."""
+    """Return a `Turn` (one measurement) that makes several large device copies.
+
+    Also return the number of bytes that one copy reads and writes.
+    """
     free, _ = torch.cuda.mem_get_info(device)
     size = max(COPY_BYTES, min(2 * COPY_BYTES, free // 8))
     source = torch.randn(size // DTYPE.itemsize, device=device, dtype=DTYPE)

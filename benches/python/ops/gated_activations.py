@@ -1,4 +1,7 @@
-"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops. Input and gate are in one tensor or in two."""
+"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops.
+
+Input and gate are in one tensor or in two tensors.
+"""
 
 from collections.abc import Callable
 

@@ -24,7 +24,10 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute `x + gate * y` as `FluxTransformerBlock` does. Other models' `y * gate` gives the same bits."""
+    """Compute `x + gate * y` as `FluxTransformerBlock` does.
+
+    Other models compute `y * gate` instead of `gate * y`, which gives the same bits.
+    """
     return x + gate * y
 
 

@@ -52,7 +52,8 @@ def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return a function that computes the gated sum after a `WanTransformerBlock`'s feed-forward and the next norm1."""
+    """Return a function that computes the gated sum after a `WanTransformerBlock`'s feed-forward and the next
+    norm1."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

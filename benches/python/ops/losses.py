@@ -25,7 +25,10 @@ def _inputs_target(source: Source, shape: Shape) -> Inputs:
 
 
 def _causal_lm(logits: Tensor, target: Tensor) -> Tensor:
-    """Compute transformers' `ForCausalLMLoss` in float32. The loss is not reduced, so that every row can be checked."""
+    """Compute transformers' `ForCausalLMLoss` in float32.
+
+    The loss is not reduced, so that every row can be checked.
+    """
     return F.cross_entropy(logits.float(), target, reduction="none")
 
 

@@ -35,7 +35,8 @@ def inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def llama(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `LlamaRMSNorm` (also in Qwen and Mistral): it casts the normalised value and then applies the weight."""
+    """Compute `LlamaRMSNorm` (also in Qwen and Mistral): it casts the normalised value to the dtype of `x`
+    and then applies the weight."""
     h = x.to(torch.float32)
     variance = h.pow(2).mean(-1, keepdim=True)
     h = h * torch.rsqrt(variance + EPS)

@@ -66,7 +66,10 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Return the grid `(frames, rows, columns)` of `tokens` tokens. Few tokens make one frame or one row."""
+    """Return the grid `(frames, rows, columns)` of `tokens` tokens.
+
+    A small number of tokens gives one frame or one row.
+    """
     if tokens == math.prod(SMALL_GRID):
         return SMALL_GRID
     if tokens < HEIGHT * WIDTH:

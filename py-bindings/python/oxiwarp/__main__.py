@@ -106,7 +106,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def pipelines(parser: argparse.ArgumentParser, options: argparse.Namespace, place: str) -> int:
-    """Run `bench --pipeline` or `bench --compare`. Wrong arguments end the program with one line."""
+    """Execute `bench --pipeline` or `bench --compare`. For wrong arguments, end the program with a one-line message."""
     from .cli.bench.pipeline_report import bench_pipelines, compare_files
 
     sizes = {name: getattr(options, name) for name in ("height", "width", "frames", "steps", "batch")}
@@ -135,7 +135,7 @@ def names() -> list[str]:
 
 
 def variant(text: str) -> str:
-    """Return the present name of a variant of `bench`, also for a name in an old results file."""
+    """Return the current name of a variant of `bench`. The argument may be an old name from a results file."""
     from .cli.bench.variants import current_name
 
     return current_name(text)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 KEPT = 16  # maximum cached results per function; a model uses one or two resolutions at a time
-MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames, 512 x 768, have 198 MB.
+MOST_BYTES = 256 << 20  # maximum per store; LTX-Video's rotary tables for 161 frames of 512 x 768 have 198 MB
 # Tensors of at most this many bytes are retained for a CUDA graph even if the retained tensors exceed
-# `MOST_BYTES`. Rotary frequencies are so small. They are copied from the CPU, so a graph cannot compute them
-# itself.
+# `MOST_BYTES`. Rotary frequencies have fewer bytes. They are copied from the CPU, so a graph cannot compute
+# them.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -23,17 +23,17 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 dispatch_mode = torch._C._get_dispatch_mode
 compiling = torch.compiler.is_compiling
 capturing = torch.cuda.is_current_stream_capturing
-_of_graphs: list[Any] = []  # tensors that CUDA graphs read; never freed, as the end of a graph is unknown
+_of_graphs: list[Any] = []  # tensors that CUDA graphs read; never freed, because the end of a graph is unknown
 # The store of each object. A store is not an attribute, so that copies and pickles do not include it.
 _of_objects: WeakKeyDictionary[Any, Store] = WeakKeyDictionary()
 Result = TypeVar("Result")
 
 
 def cache_weakly(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """Cache a function of one argument, as `functools.cache`, with weak references to the arguments.
+    """Cache the results of a function of one argument, with weak references to the arguments.
 
-    A result must not refer to its argument, because the cache would then keep both alive. Results for arguments that
-    have no hash or no weak references are not cached.
+    A result must not refer to its argument, because the cache would then keep both alive. If an argument cannot be
+    hashed or weakly referenced, its result is not cached.
     """
     results: WeakKeyDictionary[Any, Result] = WeakKeyDictionary()
 
@@ -61,12 +61,12 @@ def keep(
 ) -> Made:
     """Return the cached result for `key`, or call `make` and cache its result in `store`.
 
-    `key` includes the device. `store` has at most `most` entries of `most_bytes` in total. Calls in all threads share
-    the entries, also with grad mode or inference mode on or off. Each stream has its own entries, because streams are
-    not synchronized.
-    Results are neither cached nor found while fake tensors are active. Tensors that torch.func wraps are not cached.
-    During the capture of a CUDA graph, `make` is called without the cache. With `graphs`, the capture uses an entry of
-    any stream if an entry exists. This entry is then never freed, because the graph reads it at every replay.
+    `key` includes the device. `store` has at most `most` entries, with at most `most_bytes` in total. All threads share
+    the entries, and grad mode and inference mode do not matter. Each stream has separate entries, because streams are
+    not synchronized. While fake tensors are active, the cache is neither read nor written. Tensors that torch.func
+    wraps are not cached. During the capture of a CUDA graph, `make` is called without the cache. But if `graphs` is
+    True, the capture uses an entry of any stream if an entry exists. This entry is then never freed, because the graph
+    reads it at every replay.
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -99,8 +99,9 @@ def stream_of(device: torch.device) -> int | None:
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
     """Return the tensors that any stream has cached for `key`, for use in a CUDA graph that is being captured.
 
-    The tensors are retained until the process ends, as the graph reads them at every replay. If none are cached, or if
-    the retained tensors would exceed `MOST_BYTES`, call `make`, so that the graph computes them.
+    The tensors are retained until the process ends, because the graph reads them at every replay. If no tensors are
+    cached for `key`, or if all retained tensors would exceed `MOST_BYTES`, call `make`, so that the graph computes the
+    tensors.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
@@ -114,7 +115,7 @@ def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Decorate `make`, whose last argument is a device, so that its last `KEPT` results are cached.
+    """Decorate the function `make`, whose last argument is a device, so that its last `KEPT` results are cached.
 
     torch.compile traces `make` without the cache.
     """

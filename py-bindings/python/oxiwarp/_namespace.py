@@ -1,3 +1,3 @@
-"""Namespace of the operators in `torch.ops`. The copy that `hub/__init__.py` writes has another namespace."""
+"""Namespace of the operators in `torch.ops`. The package copy that `hub/__init__.py` writes has another one."""
 
 NAMESPACE = "oxiwarp"

@@ -28,7 +28,7 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Make "oxiwarp" a value of `attn_implementation`.
 
-    transformers then passes the same masks as to SDPA. It passes no mask if `is_causal` is enough.
+    transformers then passes the masks that it passes to SDPA. It passes no mask if `is_causal` is enough.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -52,7 +52,7 @@ def forward(
 ) -> tuple[Tensor, None]:
     """Compute the attention of a transformers model, `softmax(scaling * query @ key.T + mask) @ value`.
 
-    Models call this function; its parameters are those of transformers' attention interface.
+    Models call this function. It has the parameters of transformers' attention interface.
 
     Args:
         module (nn.Module): attention module. Its `is_causal` is the default of `is_causal`.
@@ -100,7 +100,7 @@ def forward(
 
 
 def autocast(device_type: str, *tensors: Any) -> list[Any]:
-    """Cast the tensors as torch.autocast does for operators in lower precision. float64 and bool tensors stay."""
+    """Cast the tensors as torch.autocast casts the arguments of matrix products. Keep float64 and bool tensors."""
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch has no autocast for meta
         return list(tensors)
     dtype = torch.get_autocast_dtype(device_type)

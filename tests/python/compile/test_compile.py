@@ -138,7 +138,7 @@ SAME = {  # calls that pass one tensor as several arguments
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """A compiled call that passes one tensor as several arguments has the gradients of the eager call.
+    """If a compiled call passes one tensor as several arguments, its gradients equal those of the eager call.
 
     The gradient of such a tensor is the sum of the gradients of all these arguments.
     """

@@ -1,8 +1,8 @@
 """Tests of torch.compile's guards: a patched model has about as many guards as the unpatched model.
 
-torch.compile evaluates all guards before each call, while the GPU is idle. `patch` must therefore not add slow guards.
-In an earlier version, all patched modules referred to one common object, which caused a slow attribute guard for each
-module.
+torch.compile evaluates all guards before each call, while the GPU is idle. `patch` must therefore not add
+slow guards. In an earlier version, all patched modules referred to one common object. This reference caused a
+slow attribute guard for each module.
 """
 
 import copy

@@ -14,7 +14,8 @@ from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 def ltx(device="cpu"):
-    """Return a model with only one layer, because torch.compile would trace each further layer again."""
+    """Return a model with only one layer, because torch.compile traces each layer separately, which takes
+    time."""
     return whole_ltx(device=device, layers=1)
 
 
@@ -49,8 +50,8 @@ def recording(seen):
 def test_one_graph(mode):
     """A patched model compiles to one graph, which calls oxiwarp operators.
 
-    The graph does not have the operators that `INDUCTOR` lists. For these, Inductor generates its own kernels, which
-    are as fast as those of oxiwarp.
+    The graph does not have the operators that `INDUCTOR` lists. For these operators, Inductor generates
+    kernels, which are as fast as oxiwarp's kernels.
     """
     model, seen = ltx(), []
     stock = forward(model)
@@ -168,7 +169,8 @@ def test_cuda_graph(cuda):
 
 
 def test_time_of_patching():
-    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks, even if the hashes of its source are not cached."""
+    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks, even if the hashes of the model's source code
+    are not cached."""
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
         model = diffusers.FluxTransformer2DModel()

@@ -104,7 +104,10 @@ def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 
 def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return a bool mask `[Sq, Sk]`. It is true if `causal`, `window` and the packed sequences leave a key visible."""
+    """Return a bool mask `[Sq, Sk]` of the visible keys.
+
+    An element is true if `causal`, `window` and the packed sequences all permit that the query sees the key.
+    """
     starts = c.options.get("cu_seqlens")
     q_starts, k_starts = starts if isinstance(starts, tuple) else (starts, starts)
     q_starts = [0, queries] if q_starts is None else q_starts.tolist()
@@ -136,7 +139,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
         size = q.abs() @ k.abs().transpose(-1, -2) * abs(scale)
     scores = m.f32(m.edge(q) @ m.edge(k).transpose(-1, -2) * scale, 4.0, size)
     if o.get("softcap"):
-        # Simulate a float32 error of `tanh`, and one of its derivative `1 - tanh**2`.
+        # Simulate a float32 error of `tanh`, and another error of its derivative `1 - tanh**2`.
         slope = m.slope(scores, 4 * UNIT)
         scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0) + slope
         scores = m.f32(scores, 1.0, torch.full_like(scores, o["softcap"]))

@@ -1,4 +1,5 @@
-"""`Case`, one random call of an operator, and `OPERATORS`, which maps names to generators and formulas of operators."""
+"""`Case`, one random call of an operator, and `OPERATORS`, which maps names to generators and formulas of
+operators."""
 
 import functools
 import inspect
@@ -89,7 +90,10 @@ class Operator:
 
     @functools.cached_property
     def required(self) -> list[str]:
-        """The names of the arguments that have no default. A call must pass them, but some of them may be None."""
+        """The names of the arguments that have no default.
+
+        A call must pass these arguments, but the values of some may be None.
+        """
         parameters = inspect.signature(getattr(oxiwarp, self.name)).parameters.values()
         return [one.name for one in parameters if one.default is one.empty]
 

@@ -15,8 +15,8 @@ RUNS = 5  # how often a formula is evaluated with simulated rounding errors
 # The error of a result may exceed the largest simulated error by this factor, because few runs do not reach
 # the largest possible error. For gradients, the error of float32 autograd counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error may then be larger
-# than in all runs of the formula with simulated errors.
+# Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error of the gradient
+# may then be larger than the error in every run with simulated errors.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be 0. The docstring of softmax, for example, permits this.
@@ -65,7 +65,8 @@ def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: obje
 
 
 def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
-    """Raise `Refused` if the error is documented and right for these arguments, and `Failed` if not."""
+    """Raise `Refused` if an operator's error is documented and right for these arguments, and `Failed` if
+    not."""
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
@@ -135,9 +136,9 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # In these elements, a result with simulated errors differs from the exact one, and one of the two
-            # is NaN or infinite. For example, an error may turn a factor of infinity into 0, and the product
-            # into NaN.
+            # The mask selects elements at which the exact result or a result with simulated errors is NaN or
+            # infinite, and both results differ. For example, an error may turn a factor of infinity into 0,
+            # and the product into NaN.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -154,7 +155,10 @@ class Expected:
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` if the error of a value is not allowed. Return the largest ratio of error to allowed error."""
+        """Raise `Failed` if the error of a value is not allowed.
+
+        Return the largest ratio of a value's error to its allowed error.
+        """
         worst = 0.0
         for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):
             if y.shape != right.shape:
@@ -174,8 +178,8 @@ class Expected:
     ) -> None:
         """Raise `Failed` if a value outside of `good` is wrong.
 
-        `good` is true if the error is allowed. A value with a larger error must equal the formula with torch's
-        roundings, which may be NaN or infinite, or have overflowed.
+        `good` is true for values whose error is allowed. A value with a larger error must equal the formula
+        with torch's roundings, which may be NaN or infinite, or have overflowed.
         """
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)

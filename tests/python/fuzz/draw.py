@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Makes random choices from a seed, or repeats a list of choices. A choice is an integer; 0 is the simplest one."""
+    """Makes random choices from a seed, or repeats a list of choices.
+
+    A choice is an integer; 0 is the simplest one.
+    """
 
     def __init__(self, seed: str, choices: Sequence[int] | None = None, device: str = "cpu") -> None:
         self._random, self._given, self.choices = random.Random(seed), choices, list[int]()
@@ -46,7 +49,10 @@ class Draw:
         return value
 
     def pick(self, *options: T) -> T:
-        """Return one of the options. The simplest option is first. An option that is repeated is chosen more often."""
+        """Return one of the options.
+
+        The simplest option is the first one. An option that occurs more than once is chosen more often.
+        """
         return options[self.below(len(options))]
 
     def maybe(self, probability: float) -> bool:
@@ -57,7 +63,10 @@ class Draw:
         return self.pick(*DTYPES)
 
     def cols(self, most: int = 5000) -> int:
-        """Return a number of columns from 1 to `most`. Most numbers are small, and about a third are multiples of 8."""
+        """Return a number of columns from 1 to `most`.
+
+        Most numbers are small, and about a third are multiples of 8.
+        """
         bound = min(most, self.pick(8, 8, 32, 32, 130, 130, 600, 2100, 5000))
         count = 1 + self.below(bound)
         return math.ceil(count / 8) * 8 if bound >= 8 and self.maybe(0.35) and count + 7 <= most else count
@@ -65,8 +74,8 @@ class Draw:
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
         """Return the sizes of the dimensions before the last one, whose size is `cols`.
 
-        `rank` is the number of these dimensions, by default a random number from 0 to 5. The tensor has at most
-        `ELEMENTS` elements.
+        `rank` is the number of these dimensions, by default a random number from 0 to 5. A tensor of these
+        sizes has at most `ELEMENTS` elements.
         """
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)
@@ -184,7 +193,10 @@ class Draw:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return a dense copy that starts `by` elements after the start of its storage, so that it may be unaligned."""
+    """Return a dense copy of the tensor that starts `by` elements after the start of its storage.
+
+    The copy may therefore be unaligned.
+    """
     store = torch.full((x.numel() + by + 3,), 55.0, dtype=x.dtype, device=x.device)
     view = store[by : by + x.numel()].view(x.shape)
     view.copy_(x)

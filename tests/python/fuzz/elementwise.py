@@ -14,11 +14,11 @@ from .draw import Draw
 from .norms import rows_of, silu
 from .precision import Exact
 
-# Type of a function that computes an activation. Its arguments: the arithmetic, the input, the dtype to which
-# each step is rounded, and whether the mode is "fast".
+# Type of a function that computes an activation. The function's arguments are the arithmetic, the input, the
+# dtype to which each step is rounded, and whether the mode is "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# `Case.floor` of activations: it scales the permitted absolute error of gradients. If 1 + e^-x exceeds 2^126,
-# the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal number.
+# The value of `Case.floor` for activations. It scales the permitted absolute error of gradients. If 1 + e^-x
+# exceeds 2^126, the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
@@ -33,7 +33,7 @@ def gelu_tanh(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 
 def _halved(m: Exact, v: Tensor, inner: Tensor, lo: torch.dtype) -> Tensor:
-    """Return `0.5 * v * (1 + tanh(inner))`, rounded to the dtype `lo` after each step."""
+    """Return the GELU `0.5 * v * (1 + tanh(inner))`, rounded to the dtype `lo` after each step."""
     tanh = m.round(m.f32(torch.tanh(inner), 2.0), lo)
     return m.f32(m.round(0.5 * v, lo) * m.round(1.0 + tanh, lo), 2.0, v.abs())
 
@@ -69,8 +69,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
 }
-# Maps a gated operator to its activation (None: fatrelu), and to whether the activation is applied to the
-# first half of the columns. If not, it is applied to the second half.
+# Maps the name of a gated operator to its activation (None: fatrelu) and to a bool. If this bool is true, the
+# activation is applied to the first half of the columns, otherwise to the second half.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -102,8 +102,8 @@ def draw_activation(g: Draw) -> Case:
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
     """Return the names of the arguments whose gradients are compared.
 
-    The gradient of a bias is left out if float16 inputs are large. It is a sum of rounded gradients, which may
-    overflow.
+    If float16 inputs are large, the gradient of a bias is left out. This gradient is a sum of rounded
+    gradients, which may overflow.
     """
     x = tensors["x"]
     assert x is not None

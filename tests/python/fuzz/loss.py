@@ -36,14 +36,17 @@ def draw_cross_entropy(g: Draw) -> Case:
     row = ("logits", tuple(range(len(shape) - 1))) if alone else None
     known = {}
     if torch.isposinf(logits).any():
-        # As in torch, the operator returns NaN as loss and lse of a row with +inf. The formula gives inf, so
-        # the check "values" finds a known difference.
+        # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), as torch does. The
+        # formula gives inf, so the check "values" finds a known difference.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 
 
 def logsumexp(m: Exact, x: Tensor) -> Tensor:
-    """Return the log-sum-exp of each row. Its gradient uses the float32 result, which the forward saves."""
+    """Return the log-sum-exp of each row.
+
+    The gradient uses the float32 result, which the forward pass saves.
+    """
     top = x.detach().amax(-1, keepdim=True)
     top = torch.where(top.isfinite(), top, 0.0)
     total = m.f32(torch.exp(m.f32(x.detach() - top)), 4.0).sum(-1)

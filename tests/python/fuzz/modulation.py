@@ -15,7 +15,8 @@ from .precision import Exact
 def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
     """Return a random scale, shift or gate that broadcasts to `shape`.
 
-    It is one vector, one vector per batch or per token, a slice of a larger tensor, or has any shape that broadcasts.
+    The tensor is one vector, one vector per batch entry, one vector per token, a slice of a larger tensor, or
+    a tensor of any shape that broadcasts.
     """
     cols, lead = shape[-1], list(shape[:-1])
     dtype = g.pick(dtype, dtype, F32)
@@ -40,7 +41,7 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 
 
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
-    """Return `value + table` of a scale, shift or gate, and the dtype of this sum in torch.
+    """Return the sum `value + table` for a scale, shift or gate, and the dtype that torch gives this sum.
 
     In the modes "exact" and "fast", a sum of two 16-bit tensors is rounded (`Modulation` in
     kernels-gpu/src/norm/operand.rs).
@@ -53,14 +54,17 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients ignore the rounding of `value + table`, except for a gate: its rounded sum is saved for the
-    # backward.
+    # Gradients ignore the rounding of `value + table`, except for a gate, because the forward pass saves the
+    # rounded sum of a gate for the backward pass.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
 
 def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) -> Tensor:
-    """Return the norm of `x`. After each step, it is rounded to the dtype `lo`, as in torch's modules."""
+    """Return the norm of `x`.
+
+    After each step, the value is rounded to the dtype `lo`, as in torch's modules.
+    """
     eps = c.options["eps"]
     if c.options.get("norm", "layer_norm") == "layer_norm":
         return m.round(layer(m, x, t.weight, t.bias, eps), lo)
@@ -85,8 +89,8 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # If a scale differs by row, the backward rounds the product of the gradient and the scale
-        # (docs/guide/training.md).
+        # If a scale differs by row, the backward pass rounds the product of the incoming gradient and the
+        # scale (docs/guide/training.md).
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
     return found
@@ -150,7 +154,10 @@ def draw_gated_residual(g: Draw) -> Case:
 
 
 def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return `x + gate * y`. In mode "exact", it is rounded after each step, as torch's operators do."""
+    """Return `x + gate * y`.
+
+    In mode "exact", the value is rounded after each step, as by torch's operators.
+    """
     exact = c.options["mode"] == "exact"
     gate, dtype = summed(m, c, t, "gate")
     if gate is None:

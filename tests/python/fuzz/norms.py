@@ -42,7 +42,10 @@ def draw_rms_norm(g: Draw) -> Case:
 
 
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the value of `Case.row` for a tensor of this shape: its name, and all dimensions except the last one."""
+    """Return the value of `Case.row` for a tensor of this shape.
+
+    The value is the name of the tensor, and all dimensions except the last one.
+    """
     return name, tuple(range(len(shape) - 1))
 
 
@@ -109,7 +112,10 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 
 
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
-    """Return SiLU. In mode "fast", the error is up to 90 units for inputs below -20. Below -87.3 the result is 0."""
+    """Return SiLU.
+
+    In mode "fast", its error is up to 90 units for inputs below -20, and its value is 0 below -87.3.
+    """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(F.silu(v), units)
@@ -125,8 +131,8 @@ def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     h = rms(m, x, o["eps"])
     if o["rounding"] == "before_weight":
         h = m.round(h, dtype)
-        # In transformers' classes, the product with the weight has the dtype of the weight, and is rounded to
-        # it.
+        # In transformers' classes, the product of the norm and the weight is computed in the dtype of the
+        # weight and rounded to this dtype.
         h = h if t.weight is None else m.round(m.f32(t.weight * h), c.of("weight"))
     elif t.weight is not None:
         h = m.f32(t.weight * h)

@@ -36,15 +36,25 @@ class Exact:
         return x
 
     def back(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Mark a value that the backward pass rounds to `dtype`. It rounds either `x` itself or the gradient of `x`."""
+        """Mark a value that the backward pass rounds to `dtype`.
+
+        The backward pass rounds either `x` itself or the gradient of `x`.
+        """
         return x
 
     def edge(self, x: Tensor, size: float | Tensor = UNIT) -> Tensor:
-        """Mark one use of `x`. The gradient of each use has a separate float32 error, so these errors do not cancel."""
+        """Mark one use of `x`.
+
+        The gradient of each use has a separate float32 error, so these errors do not cancel.
+        """
         return x
 
     def slope(self, x: Tensor, amount: float) -> Tensor:
-        """Return zero. With simulated errors, its derivative with respect to `x` is a random error up to `amount`."""
+        """Return zero.
+
+        With simulated errors, the derivative of this zero with respect to `x` is a random error up to
+        `amount`.
+        """
         return torch.zeros_like(x)
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -57,7 +67,7 @@ class Exact:
 
 
 class Noisy(Exact):
-    """Float64 with simulated rounding errors, which are random.
+    """Float64 with random errors that simulate rounding errors.
 
     If `common` is true, all elements of a tensor get the same relative error.
     """

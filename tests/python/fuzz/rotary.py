@@ -97,7 +97,8 @@ def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
 def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int, lo: torch.dtype) -> Tensor:
     """Rotate the first `columns` columns of the tokens that `cos` and `sin` cover, starting with token `offset`.
 
-    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`. All other values stay unchanged.
+    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`. All other tokens and columns stay
+    unchanged.
     """
     offset, tokens = c.options.get("offset") or 0, cos.shape[1]
     before, rest = x[:, :offset], x[:, offset + tokens :]
@@ -221,8 +222,8 @@ def draw_rope_1d(g: Draw) -> Case:
     if g.maybe(0.5):
         generator = torch.Generator("cpu").manual_seed(g.below(2**31))
         shape = (n.batches, n.tokens) if g.maybe(0.5) else (n.tokens,)
-        # Positions are at most 10^6, because the documented error bound, 2^-23, holds for angles up to 10^6.
-        # A position is multiplied by frequencies of at most 1.
+        # Positions are at most 10^6, because the documented error bound (2^-23) holds for angles up to 10^6.
+        # An angle is a position times a frequency, and frequencies are at most 1.
         positions = torch.randint(0, g.pick(10, 1000, 100_000, 1_000_000), shape, generator=generator)
         dtype = g.pick(torch.int64, torch.int32, F32)
         positions = positions.to(dtype) - (0.25 if dtype == F32 else 0)
@@ -350,7 +351,10 @@ def draw_qk(g: Draw) -> Case:
 
 
 def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: Any, c: Case) -> Tensor:
-    """Return the norm over the last dimension. In mode "exact", it is rounded as in the model's module."""
+    """Return the norm over the last dimension.
+
+    In mode "exact", the norm is rounded at the same points as in the model's module.
+    """
     norm, eps, exact = c.options["norm"], c.options["eps"], c.options["mode"] == "exact"
     if norm is None:
         return x

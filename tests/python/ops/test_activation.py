@@ -40,8 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # The float64 reference does not round the threshold of fatrelu to the dtype of x, so the results
-        # could differ.
+        # The float64 reference does not round the threshold of fatrelu to the dtype of x, but oxiwarp does,
+        # so the results could differ.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
@@ -141,7 +141,8 @@ def test_strided(cols, dtype, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [40, 129, 2560])
 def test_batch_invariant(cols, dtype, device):
-    """A row's result has the same bits for any number of rows in the tensor and for any row index."""
+    """A row's result has the same bits regardless of the number of rows in the tensor and of the row's
+    index."""
     x, bias = random((1037, 2 * cols), dtype, device), random((2 * cols,), dtype, device, seed=1)
     for f in (lambda x: oxiwarp.geglu(x), lambda x: oxiwarp.geglu(x, bias=bias), lambda x: oxiwarp.gelu(x, bias)):
         y = f(x)

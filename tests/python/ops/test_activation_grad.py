@@ -53,10 +53,10 @@ def test_gradients(cols, name, dtype, device):
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *GATED])
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
-    """In each mode, a call that records a gradient gives the same bits as a call that does not.
+    """In each mode, a call that records a gradient gives the same bits as a call that records none.
 
-    The test also checks that the modes "exact" and "fast" of `gelu_quick` differ in 16 bits. They differ because mode
-    "fast" rounds only once.
+    The test also checks that the 16-bit results of `gelu_quick` differ between the modes "exact" and "fast".
+    They differ because mode "fast" rounds only once.
     """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)

@@ -34,7 +34,8 @@ def beside(q, after, heads_first=False):
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_into_a_buffer(sizes, heads_first, device):
-    """A call of `attention` with `out` gives the same bits as a call without `out`, for several token strides of `out`.
+    """A call of `attention` with `out` gives the same bits as a call without `out`, for several token strides
+    of `out`.
 
     Columns of the buffer that are not part of `out` stay unchanged.
     """

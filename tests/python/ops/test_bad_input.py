@@ -109,7 +109,10 @@ def test_columns_not_contiguous(device):
 
 
 def test_contiguous_hint(device):
-    """If a tensor must be contiguous, the error names the call that makes it so. Outputs are not copied."""
+    """If a tensor must be contiguous, the error names the call that makes the tensor contiguous.
+
+    Outputs are not copied.
+    """
     x = random((8, 8), F32, device)
     q = random((1, 8, 2, 8), BF16, device)
     for call, name in (
@@ -162,7 +165,7 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors are rejected if the same two nested loops cannot address the rows of both.
+    """Two tensors are rejected if no pair of nested loops can address the rows of both tensors.
 
     A kernel has one stride between groups of rows and one within a group. Here the rows of `x` form 12 groups of 5, and
     the rows of `other` form 4 groups of 15.
@@ -188,7 +191,10 @@ def test_two_layouts(device):
 
 
 def test_weight_dtypes(device):
-    """A weight must be float32 or have the dtype of `x`. If `x` is float32, the error names only f32."""
+    """A weight must be float32 or have the dtype of `x`.
+
+    If `x` is float32, both permitted dtypes are equal, so the error names only f32.
+    """
     for dtype, expected in ((F32, "f32$"), (F16, r"f16 \(as x\) or f32$")):
         for where in (device, torch.device("meta")):
             x = random((3, 8), dtype, where)
@@ -239,7 +245,7 @@ def test_meta():
 def test_subclass():
     """A call with a tensor subclass uses the `__torch_dispatch__` of the subclass.
 
-    Without it, a kernel would read the storage of the wrapper tensor, which is empty.
+    Without `__torch_dispatch__`, a kernel would read the storage of the wrapper tensor, which is empty.
     """
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -28,7 +28,8 @@ def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
 def close(ours, own, right, what=""):
     """Check the error of `ours` against the float64 result `right`.
 
-    It may be at most twice the error of `own`, the result of torch, plus 2 eps of `right`.
+    `own` is the result of torch. The error of `ours` may be at most twice the error of `own`, plus 2 eps of
+    `right`.
     """
     off, torch_off = ((value.double() - right).abs() for value in (ours, own))
     allowed = 2 * torch_off + 2 * torch.finfo(ours.dtype).eps * right.abs() + 1e-6
@@ -209,7 +210,8 @@ def test_graph(cuda):
 
 @pytest.mark.parametrize("ignore_index", [2**32, 2**32 + 1, -(2**40), 2**31, -(2**31) - 1])
 def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
-    """An `ignore_index` outside the range of int32 ignores no row, for int32 and int64 targets, as in torch."""
+    """An `ignore_index` outside the range of int32 ignores no row, as in torch, for int32 and int64
+    targets."""
     x = random((3, 5), torch.float32, device).requires_grad_()
     target = torch.tensor([0, 1, 0], device=device)
     with torch.enable_grad():
@@ -222,7 +224,9 @@ def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
 
 
 def test_smoothing_of_logits_whose_sum_overflows(device):
-    """With label smoothing, the loss is not NaN if the sum of the logits overflows, because their mean is finite.
+    """With label smoothing, an overflow of the sum of the logits does not make the loss NaN.
+
+    The loss needs only the mean of the logits, which is finite.
 
     torch's loss is infinite here, because torch adds up log-probabilities.
     """

@@ -42,9 +42,10 @@ def test_gradient_of_z_loss(device):
 
 
 def test_gradient_modes(device):
-    """Logits that require grad may be strided, the output `lse` has no gradient, and a second derivative is an error.
+    """Logits that require grad may be strided.
 
-    Without grad mode, the loss does not require grad.
+    The output `lse` has no gradient, and a second derivative is an error. Without grad mode, the loss does
+    not require grad.
     """
     wide, target = random((4, 6, 20), torch.float32, device), classes(20, 20, device).view(4, 5)
     right = gradient(

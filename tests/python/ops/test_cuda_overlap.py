@@ -28,8 +28,9 @@ def test_overlap(name, cuda):
 def steps(device, shape=SHAPE):
     """Return a dict of functions, each of which runs one operator on a tensor.
 
-    The result has as many elements as the tensor, so that calls can be chained. If an operator has several results, a
-    second function returns the last one. Operators whose results have other sizes, for example a loss, are left out.
+    The result has as many elements as the tensor, so that calls can be chained. If an operator has several
+    results, the dict has a second function for it, which returns the last result. Operators whose results
+    have other sizes, for example a loss, are left out.
     """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
@@ -49,7 +50,8 @@ def step(form, at, others):
 
 
 def pairs(calls, x, wait):
-    """For every ordered pair of operators, run the second operator on the result of the first."""
+    """For every ordered pair of operators (first, second), run the second operator on the result of the
+    first."""
     results = []
     for first, second in product(calls.values(), repeat=2):
         before = first(x)

@@ -12,7 +12,8 @@ import oxiwarp
 def test_gradients(name, device):
     """The backward pass accepts the incoming gradient that `sum()` gives for a result without elements.
 
-    It is an expanded tensor. Its strides are 0 even after `contiguous()`, because it has no elements.
+    This gradient is an expanded tensor. Its strides are 0 even after `contiguous()`, because it has no
+    elements.
     """
     call, x = call_of(name, device)
     x = x[:0].clone().requires_grad_()
@@ -29,7 +30,8 @@ def test_strides(name, device):
 
 
 def test_patched_norm(device):
-    """A patched norm and its gradient accept an empty input, as in a mixture of experts whose expert gets no tokens."""
+    """A patched norm and its gradient accept an empty input, as in a mixture of experts whose expert gets no
+    tokens."""
     module = nn.RMSNorm(64, eps=1e-6).to(device)
     oxiwarp.patch(module, cpu_kernels=True)
     x = torch.empty(0, 64, device=device, requires_grad=True)

@@ -1,4 +1,7 @@
-"""Tests of the fake (meta) kernels, which also run while torch.compile traces: they raise the errors of the kernels."""
+"""Tests of the fake (meta) kernels, which raise the same errors as the kernels.
+
+Fake kernels also run while torch.compile traces a function.
+"""
 
 import re
 
@@ -109,11 +112,12 @@ def outcome(form, arguments):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_for_each_role(name, device):
-    """Whichever operand is changed, kernel and fake (meta) kernel give the same shapes and dtypes, or the same error.
+    """If an operand is changed, kernel and fake (meta) kernel give the same shapes and dtypes, or the same
+    error.
 
-    There is one exception. A changed first operand, or a changed shape of rows or heads, makes several operands wrong.
-    Both kernels then raise an error, but may name different operands, because they check the operands in different
-    orders.
+    There is one exception. A changed first operand, or a changed shape of rows or heads, makes several
+    operands wrong. Both kernels then raise an error, but may name different operands, because the two kernels
+    check the operands in different orders.
     """
     form, wrong = FORMS[name], []
     x = random((3, 4, 16), form.info.dtypes[0], device)

@@ -1,4 +1,4 @@
-"""Tests of and with the fuzzer, which calls operators with random arguments.
+"""Tests of the fuzzer, which calls operators with random arguments, and tests that use the fuzzer.
 
 Public operators must give right results, and the fuzzer must find intentionally wrong operators.
 """

@@ -12,7 +12,10 @@ NORM = pytest.mark.parametrize("norm", NORMS)
 
 
 def make(form, shape, dtype, device, single=False, table=False):
-    """Return `[x, y, gate]`, and a dict with a gate table if `table` is true. `single` makes gate and table float32."""
+    """Return `[x, y, gate]`, and a dict with a gate table if `table` is true.
+
+    `single` makes gate and table float32.
+    """
     x, y = random(shape, dtype, device), random(shape, dtype, device, 1)
     own = F32 if single else dtype
     tables = {"gate_table": random((shape[2],), own, device, 3, 0.3)} if table else {}
@@ -22,7 +25,8 @@ def make(form, shape, dtype, device, single=False, table=False):
 def check(arguments, tables, what):
     """Check that `gated_residual` equals torch bit for bit.
 
-    This also holds on the CPU, because the operator has no sum over a row, whose order could differ from torch's order.
+    The results are also equal on the CPU. The operator adds up no rows, so no sum can have a different order
+    than in torch.
     """
     x, y, gate = arguments
     for clip in (False, True):

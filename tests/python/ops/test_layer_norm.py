@@ -23,7 +23,8 @@ def make(kinds, cols, dtype, device):
 def check(x, weight=None, bias=None, eps=1e-5):
     """Check `layer_norm` against float64, and return its result.
 
-    The bound is half a unit in the last place plus a float32 error, which grows with the mean of the row.
+    The permitted error is half a unit in the last place, plus a float32 error that grows with the mean of the
+    row.
     """
     y = oxiwarp.layer_norm(x, weight, bias, eps)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
@@ -138,7 +139,8 @@ def test_out_of_memory_cpu():
 def test_constant_rows(cols, dtype, device):
     """The variance of a constant row is exactly 0, as in torch.
 
-    For these odd numbers of columns, torch uses a kernel without vectorized loads, which also gives 0.
+    For these odd numbers of columns, torch uses its kernel without vectorized loads. The variance of this
+    kernel is also 0.
     """
     x = torch.full((2, cols), 1000.1, device=device).to(dtype)
     scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)

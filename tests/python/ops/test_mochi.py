@@ -57,7 +57,8 @@ def test_forms(cols, form, dtype, device):
 def test_every_gate(dtype, device):
     """`residual_tanh_gated_rms_norm` with rows of ones is tanh(gate), for every 16-bit gate.
 
-    The norm of ones is 1. It is multiplied by tanh(gate) and added to -0.0, which does not change any value.
+    The norm of ones is 1. The operator multiplies it by tanh(gate) and adds the product to a residual of
+    -0.0. This sum equals the product.
     """
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
@@ -93,7 +94,10 @@ def test_modules_of_diffusers(dtype, device):
 
 @DTYPE
 def test_modulated_rounds_once(dtype, device):
-    """In 16 bits, `modulated_rms_norm` rounds once and so differs from `ada_norm`, which rounds after every step."""
+    """In 16 bits, `modulated_rms_norm` rounds once.
+
+    Its results differ from `ada_norm`, which rounds after every step.
+    """
     x, _, _, scale = make("batch", (2, 16, 640), dtype, device)
     differ = (modulated(x, scale) != oxiwarp.ada_norm(x, scale, norm="rms_norm")).double().mean()
     assert differ == 0 if dtype == torch.float32 else differ > 0.05

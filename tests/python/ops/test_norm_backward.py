@@ -66,7 +66,8 @@ def test_layer_norm(shape, weight, bias, dtype, device):
 
 
 def test_large_mean(device):
-    """The gradient of `layer_norm` is accurate for a mean of 1000: the variance is computed from x - mean."""
+    """The gradient of `layer_norm` is accurate for rows whose mean is 1000, because the variance is computed
+    from x - mean."""
     x, dy = random((4, 512), torch.float32, device) + 1000, random((4, 512), torch.float32, device, seed=1)
     check(gradients(oxiwarp.layer_norm, [x], [dy]), gradients(layer_norm, [x.double()], [dy.double()]), "mean", 2000)
 
@@ -198,7 +199,7 @@ def test_bad_input(call, message, device):
 
 
 def test_refused_modes(device):
-    """A gradient with `out` is an error, and so is forward-mode AD."""
+    """A call with `out` raises an error if it needs a gradient. Forward-mode AD raises an error too."""
     x, out = random((4, 8), torch.float32, device).requires_grad_(), torch.empty(4, 8, device=device)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="^rms_norm: an input requires grad, .* with out"):
         oxiwarp.rms_norm(x, out=out)

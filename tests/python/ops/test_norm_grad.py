@@ -11,11 +11,11 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# If a gradient is needed, torch operators compute the results of these two operators. All other operators run
-# their kernels.
+# If a gradient is needed, these two operators compute their results with torch operators. All other operators
+# still run their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. It
-# covers about a dozen roundings.
+# Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. This
+# error covers about a dozen roundings.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
@@ -46,8 +46,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # If torch operators compute the result, it equals the result of the kernel, except for values that
-        # are rounded differently.
+        # If torch operators compute the result, this result equals the kernel's result, except for values
+        # that are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -78,7 +78,10 @@ def test_one_rounding(name, dtype, device):
 
 @CALL
 def test_only_what_is_asked_for(name, device):
-    """If only one operand requires grad, it gets a gradient. Without grad mode, the result does not require grad."""
+    """If only one operand requires grad, this operand gets a gradient.
+
+    Without grad mode, the result requires no grad.
+    """
     operands = CALLS[name].operands(SHAPE, F32, device)
     for key in CALLS[name].names:
         leaf = operands[key].clone().requires_grad_()
@@ -113,7 +116,8 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run torch operators in this case."""
+    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run torch operators for this
+    call."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))

@@ -82,7 +82,10 @@ def test_eps(name, eps, device):
     ("name", "key"), [(name, key) for name, call in CALLS.items() for key in call.vectors if key.endswith("_table")]
 )
 def test_table_without_its_value(name, key, device):
-    """A shift is optional, but a shift table without a shift is an error. So is a gate table without a gate."""
+    """A shift is optional.
+
+    A shift table without a shift is an error, and so is a gate table without a gate.
+    """
     value = key.removesuffix("_table")
     if value == "scale" or name == "gated_residual":
         pytest.skip("the value is required")

@@ -130,7 +130,10 @@ def test_qwen3(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_modes(dtype, device):
-    """In 16 bits, mode "fast" (one rounding) is closer to float64 than mode "exact" (a rounding after each step)."""
+    """In 16 bits, mode "fast" is closer to float64 than mode "exact".
+
+    Mode "fast" rounds once. Mode "exact" rounds after each step.
+    """
     q, _ = heads(dtype, device)
     norm, (cos, sin) = module("llama_rms_norm", 128, dtype, device), tables(9, 128, device)
     wide = q.double() * torch.rsqrt(q.double().square().mean(-1, keepdim=True) + 1e-6) * norm.weight.double()
@@ -145,7 +148,8 @@ def test_modes(dtype, device):
 
 
 def test_out(device):
-    """`out` may be a slice of a buffer, so that calls for text and image tokens fill one buffer without `torch.cat`."""
+    """`out` may be a slice of a buffer, so that calls for text and image tokens fill one buffer without
+    `torch.cat`."""
     (q, k), text = heads(torch.bfloat16, device), heads(torch.bfloat16, device, tokens=5)
     cos, sin = tables(14, 128, device)
     joint = [torch.full((2, 14, 4, 128), float("nan"), dtype=q.dtype, device=device) for _ in range(2)]

@@ -64,7 +64,7 @@ def test_out(rows, cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided_rows(cols, dtype, device):
-    """The input may be a slice, a chunk or an expanded row, and `out` may be a slice."""
+    """The input may be a slice, a chunk or an expanded row, and `out` may be a slice of a wider tensor."""
     wide = random((4, 3, 3 * cols), dtype, device)
     for x in (
         wide[..., :cols],
@@ -157,7 +157,8 @@ def test_rounding_orders(dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [40, 129, 3072])
 def test_batch_invariant(cols, dtype, device):
-    """A row's result has the same bits for any number of rows in the tensor and for any row index."""
+    """A row's result has the same bits regardless of the number of rows in the tensor and of the row's
+    index."""
     x, weight = random((37, cols), dtype, device), make_weight("same", cols, dtype, device)
     y = oxiwarp.rms_norm(x, weight)
     for row in (0, 17, 36):
@@ -202,7 +203,10 @@ def test_lazily_negated_for_the_operator(device):
 
 
 def test_the_operator_leaves_counting_to_the_function(device):
-    """The torch operator `rms_norm_out` does not change the version counter of `out`; `oxiwarp.rms_norm` does."""
+    """The torch operator `rms_norm_out` does not change the version counter of `out`.
+
+    The public function `oxiwarp.rms_norm` changes this counter.
+    """
     x = random((4, 64), torch.float32, device)
     out = torch.empty_like(x)
     version = out._version

@@ -128,7 +128,7 @@ def test_names(bad):
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_gradients_of_products_beyond_float16(activation, device):
-    """The gradients are right if `x * activation(gate)` exceeds the range of float16.
+    """The gradients are right even if `x * activation(gate)` exceeds the range of float16.
 
     Neither this product nor its gradient is rounded to float16.
     """
@@ -161,9 +161,10 @@ def test_gradients_of_products_beyond_float16(activation, device):
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rounding", ["once", "before_weight"])
 def test_gradients_of_norms_beyond_float16(rounding, activation, kind, device):
-    """The gradients are right if the weighted norm and its gradient exceed the range of float16.
+    """The gradients are right even if the weighted norm and its gradient exceed the range of float16.
 
-    Large weights, gates and `dy` cause this. Neither the weighted norm nor its gradient is rounded to float16.
+    Large weights, gates and incoming gradients cause such values. Neither the weighted norm nor its gradient
+    is rounded to float16.
     """
     if (rounding, kind) == ("before_weight", "same"):
         pytest.skip("the forward rounds the norm to float16 there")

@@ -16,14 +16,15 @@ MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, for
 FORM = pytest.mark.parametrize("name", MOST.values())
 
 
-# Operands that need not be contiguous. torch operators read `coordinates` in any layout. `positions` and
-# `target` are copied if they have gaps.
+# Operands that need not be contiguous. torch operators read `coordinates` in any layout. The operands
+# `positions` and `target` are copied if their elements are not contiguous.
 COMPUTED = ("coordinates",)
 COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """For each operand, check that the call `FORMS[name]` raises `error` with the text `what` if `change` is applied.
+    """Apply `change` to each operand of the call `FORMS[name]`, and check that the call raises `error` with
+    the text `what`.
 
     If `first` is false, the first operand is not changed. The operands in `skip` are not changed either. A valid call
     must work afterwards.

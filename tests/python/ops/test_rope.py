@@ -47,8 +47,8 @@ def nearly(got, wanted):
 def test_diffusers(unbind_dim, dtype, device):
     """`rope` equals diffusers' rotation for interleaved pairs and for half-split pairs.
 
-    diffusers selects the pairs by `use_real_unbind_dim`. It is -1 (interleaved) in Flux, HunyuanVideo and CogVideoX,
-    and -2 (half-split) in StableAudio, OmniGen and Cosmos.
+    diffusers selects the pairs by `use_real_unbind_dim`. This option is -1 (interleaved) in Flux,
+    HunyuanVideo and CogVideoX. It is -2 (half-split) in StableAudio, OmniGen and Cosmos.
     """
     q, k = pair(dtype, device, dim=128)
     cos, sin = get_1d_rotary_pos_embed(
@@ -87,7 +87,10 @@ def test_fused_projection(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_text_tokens_pass(dtype, device):
-    """`rope` copies text tokens without a rotation. They come first in CogVideoX and last in HunyuanVideo."""
+    """`rope` copies text tokens without a rotation.
+
+    Text tokens are the first tokens in CogVideoX, and the last tokens in HunyuanVideo.
+    """
     q, k = pair(dtype, device, tokens=20)
     cos, sin = get_1d_rotary_pos_embed(64, torch.arange(13, device=device), use_real=True)
     wanted = q.clone()
@@ -99,7 +102,8 @@ def test_text_tokens_pass(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_complex_tables(dtype, device):
-    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers on CUDA, and nearly on the CPU.
+    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers bit for bit on CUDA, and
+    nearly on the CPU.
 
     torch's complex product uses a fused multiply-add on CUDA, but not on the CPU.
     """
@@ -210,7 +214,7 @@ def llama_tables(dtype, device, *, dim, interleaved=False):
 def test_llama(dtype, device):
     """`rope` equals LLaMA's rotation, with grouped-query attention and transposed views.
 
-    In 16 bits, LLaMA's code rounds three times. Mode "fast" rounds once, so its results differ.
+    In 16 bits, LLaMA's code rounds three times. Mode "fast" rounds once, so its results differ from LLaMA's.
     """
     cos, sin = llama_tables(dtype, device, dim=128)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))

@@ -228,7 +228,10 @@ def test_refused_by_3d(options, error, message, device):
 
 
 def test_what_a_grid_may_be(device):
-    """A `grid` for `rope_3d` may be a list, a `torch.Size` or a numpy array. It is optional with `coordinates`."""
+    """A `grid` for `rope_3d` may be a list, a `torch.Size` or a numpy array.
+
+    A call with `coordinates` needs no `grid`.
+    """
     q = pair(torch.float32, device)[0][:, :, 0]
     y = oxiwarp.rope_3d(q, grid=(1, 3, 4))
     for grid in ([1, 3, 4], torch.Size((1, 3, 4)), numpy.array([1, 3, 4])):

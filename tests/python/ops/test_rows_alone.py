@@ -21,7 +21,8 @@ TOKEN = ", scale of a token"
 
 
 def by_row(form: Form) -> Form | None:
-    """Return `form` (one way to call an operator) with explicit positions, or None if its rows depend on each other."""
+    """Return `form` (one way to call an operator) with explicit positions, or None if the rows of the
+    operator depend on each other."""
     if form.info.rows is None:
         return None
     positions = [name for name, role in form.info.roles.items() if role is Role.POSITIONS]
@@ -73,8 +74,9 @@ class Rows(Operands):
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
     """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of `x`.
 
-    In two cases, the gradient is left out. If `info.twice` is true, torch operators compute the gradient. If each row
-    has its own scale, a call with one row has a single scale, and torch then skips the rounding of a product.
+    In two cases, the gradient is left out. In the first case, `info.twice` is true, and torch operators
+    compute the gradient. In the second case, each row has a separate scale. A call with one row then has a
+    single scale, for which torch skips the rounding of a product.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]
@@ -112,5 +114,6 @@ def test_rows_alone(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_cuda(name, dtype, cuda):
-    """A row's bits do not depend on other rows, even if there are more rows than blocks in the first wave."""
+    """A row's bits do not depend on other rows, even if a launch has more rows than its first wave has
+    blocks."""
     check(name, 100_000, 512, dtype, cuda)

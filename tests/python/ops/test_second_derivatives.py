@@ -21,7 +21,10 @@ REFUSED = "differentiate twice"
 
 
 def total(name):
-    """Return (function, input). The function sums the operator's result, so that the incoming gradient is constant."""
+    """Return (function, input).
+
+    The function sums the operator's result, so that the operator's incoming gradient is constant.
+    """
     call, x = CALLS[name]
     return (lambda z: call(z).float().sum()), x
 
@@ -56,7 +59,10 @@ def test_refused(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_constant_gradients(name):
-    """The second derivative of a linear operator is 0, but an error if the incoming gradient is not constant."""
+    """The second derivative of a linear operator is 0.
+
+    A second derivative is an error if the incoming gradient is not constant.
+    """
     f, x = total(name)
     with torch.enable_grad():
         assert torch.equal(penalty(f, x), torch.ones_like(x))

@@ -19,7 +19,7 @@ def check(x, log):
     y = oxiwarp.softmax(x, log=log)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
     right, own = own_softmax(x.double(), log), own_softmax(x, log)
-    if log:  # the result x - max - log(sum) may be near 0, but each term has an error of up to 1e-6
+    if log:  # the sum x - max - log(sum) may be near 0, but its terms have errors of up to 1e-6
         assert ((y.double() - right).abs() <= 1e-6 + 2.0 * torch.finfo(x.dtype).eps * right.abs()).all()
     else:
         check_error(y, own, right, f"{list(x.shape)} {x.dtype}")

@@ -74,7 +74,10 @@ def test_transforms(halves):
 
 
 def test_large_ones():
-    """A result that exceeds the byte limit is not cached. If the total exceeds it, the oldest entries are dropped."""
+    """A result that exceeds the byte limit is not cached.
+
+    If all entries together exceed this limit, the oldest ones are dropped.
+    """
     store = {}
     for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
         keep(store, KEPT, bytes_, torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
@@ -125,7 +128,9 @@ def test_rope_1d_after_fake_tensors():
 
 
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
-    """A call in a CUDA graph capture reads cache entries of any stream, as a capture allows no copies from the CPU.
+    """A call in a CUDA graph capture reads cache entries that were made on any stream.
+
+    The reason is that a capture allows no copies from the CPU.
 
     An entry that a graph reads is never freed. With `graphs=False`, a call in a capture computes the result again.
     """
@@ -150,8 +155,8 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
 def test_what_graphs_hold(monkeypatch):
     """A captured graph keeps the cached tables that it reads alive, up to a total size of `MOST_BYTES`.
 
-    Beyond this limit, a capture computes large tables again, for its graph only. Small tables are always kept alive,
-    because a capture may be unable to compute them.
+    Beyond this limit, each capture computes large tables again, and only its graph uses these tables. Small
+    tables are always kept alive, because a capture may be unable to compute them.
     """
     store, device = {}, torch.device("cuda")
     monkeypatch.setattr(_cache, "_of_graphs", [])

@@ -89,8 +89,8 @@ def test_gradients_of_a_function(name, device):
         assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
 
 
-# `cross_entropy` is left out: under vmap over an empty batch, torch raises an error when the mean loss is
-# divided. `torch.nn.functional.cross_entropy` raises the same error.
+# `cross_entropy` is left out: under vmap over an empty batch, torch raises an error when it divides the sum
+# of losses for the mean. `torch.nn.functional.cross_entropy` raises the same error.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
     call, x = call_of(name, device)
@@ -216,7 +216,10 @@ def test_compiled_vmap(name, device):
 
 
 def test_out_under_vmap(device):
-    """Under vmap, each batch element's result is written to its slice of `out`. An unbatched `out` is an error."""
+    """Under vmap, each batch element's result is written to its slice of `out`.
+
+    An `out` without a batch dimension is an error.
+    """
     x, out = random((3, 4, 8), torch.float32, device), torch.empty(3, 4, 8, device=device)
     torch.func.vmap(lambda x, out: oxiwarp.gelu(x, out=out))(x, out)
     assert torch.equal(out, oxiwarp.gelu(x))

@@ -28,8 +28,8 @@ def flat(results):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
     """Each operator that is left to Inductor has a version in torch code for torch.compile, which returns the
-    operator's result within rounding errors. On a GPU, 16-bit results are equal bit for bit. On the CPU, torch's
-    exponentials differ in the last bits."""
+    operator's result within rounding errors. On a GPU, the 16-bit results of both versions are equal bit for
+    bit. On the CPU, the exponentials of torch and oxiwarp differ in the last bits."""
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -54,15 +54,18 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators. They are
-    operators for which the code that Inductor generates is faster."""
+    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators.
+
+    For these operators, the code that Inductor generates is faster.
+    """
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
         assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
-    """The notes of a report name an operator that is left to Inductor exactly if the patched model uses it."""
+    """If and only if the patched model uses an operator that is left to Inductor, the report's notes name
+    it."""
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

@@ -73,9 +73,11 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models(name, dtype, device, calls):
-    """A patched model calls the expected operators and matches the unpatched model within rounding errors. The rounding
-    errors exist because oxiwarp and torch sum the elements of a row in different orders. `unpatch` restores the exact
-    result."""
+    """A patched model calls the expected operators and matches the unpatched model within rounding errors.
+
+    The rounding errors exist because oxiwarp and torch sum the elements of a row in different orders.
+    `unpatch` restores the exact result.
+    """
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
     oxiwarp.patch(model, cpu_kernels=True)
@@ -99,8 +101,10 @@ def test_cache(name, device):
 
 
 def test_masked_and_partial():
-    """With a padding mask, patched Llama and Phi-3 models match the unpatched models. In the Phi-3 model, RoPE rotates
-    only half of each head's columns."""
+    """With a padding mask, patched Llama and Phi-3 models match the unpatched models.
+
+    In this Phi-3 model, RoPE rotates only half of the columns of each head.
+    """
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
         mask[0, :4] = 0
@@ -117,8 +121,8 @@ def test_compile(name):
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    # Under torch.compile, the gated activation is torch code. On the CPU, torch's exponential differs in the
-    # last bits from oxiwarp's, which eager mode uses.
+    # Under torch.compile, the gated activation is torch code; in eager mode, it is an oxiwarp operator. On
+    # the CPU, the exponentials of torch and oxiwarp differ in the last bits.
     assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
@@ -143,7 +147,8 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If the user excludes norms from `patch`, a patched layer calls `rope`, but not `add_rms_norm`."""
+    """If the user excludes norms from `patch`, a patched layer calls `rope`, but it does not call
+    `add_rms_norm`."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)
@@ -162,8 +167,8 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Each entry is a Falcon variant: options of the configuration, and the number of `rope` calls in a forward of
-# two layers.
+# Each entry is a Falcon variant: options of its configuration, and the number of `rope` calls when two layers
+# run.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
@@ -203,8 +208,11 @@ def test_falcon(kind, dtype, device, calls):
 
 
 def test_falcon_own_method(calls):
-    """With `attn_implementation="eager"`, a patched Falcon runs its original attention. With SDPA it runs oxiwarp's
-    `rope` and matches the unpatched model, also with padding and compiled."""
+    """With `attn_implementation="eager"`, a patched Falcon runs its original attention.
+
+    With SDPA, the patched Falcon runs oxiwarp's `rope` and matches the unpatched model. This also holds with
+    padding and under torch.compile.
+    """
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
     mask[0, :4] = 0

@@ -32,8 +32,11 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """Without gradients, a patched layer computes its linears without calling their modules. With gradients, it calls
-    the modules. Both ways give the same bits."""
+    """Without gradients, a patched layer computes its linears without calling their modules.
+
+    With gradients, it calls the modules. The layer's results with and without gradients are equal bit for
+    bit.
+    """
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.enable_grad():
@@ -133,8 +136,10 @@ def after_prompt(model, cache):
 
 @pytest.fixture(scope="module")
 def patched():
-    """Return an unpatched Qwen3 model and a patched copy. They have only one layer, because torch.compile would trace
-    each further layer again."""
+    """Return an unpatched Qwen3 model and a patched copy.
+
+    Both models have only one layer, because torch.compile traces each layer separately, which takes time.
+    """
     stock = build("Qwen3", num_hidden_layers=1)
     model = copy.deepcopy(stock)
     assert oxiwarp.patch(model, cpu_kernels=True).left == 0

@@ -41,7 +41,10 @@ CONFIG = dict(
 
 @pytest.fixture
 def spy():
-    """Register an attention implementation named "spy" in transformers. Yield the list of the calls that it records."""
+    """Register an attention implementation named "spy" in transformers.
+
+    Yield the list of the calls that it records.
+    """
     interface, seen = pytest.importorskip("transformers").AttentionInterface, []
 
     def attention(module, query, key, value, mask, **options):
@@ -107,8 +110,11 @@ LEFT = {
 
 
 def configuration(name, cls):
-    """Build a small configuration for a decoder layer. Sizes are set as attributes, because some configuration classes
-    check the arguments of the constructor."""
+    """Build a small configuration for a decoder layer.
+
+    Sizes are set as attributes after construction, because the constructors of some configuration classes
+    check their arguments.
+    """
     module = importlib.import_module(cls.__module__.replace("modeling_", "configuration_"))
     annotated = inspect.signature(cls.__init__).parameters["config"].annotation
     annotated = getattr(annotated, "__name__", annotated)
@@ -131,8 +137,11 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """Every supported decoder layer matches its original result after `patch`. `patch` skips exactly the layers in
-    `LEFT`, whose norm after the attention is not an RMSNorm or has no weight."""
+    """Every supported decoder layer matches its original result after `patch`.
+
+    `patch` skips exactly the layers in the list `LEFT`. In these layers, the norm after the attention is not
+    an RMSNorm, or it has no weight.
+    """
     left = {}
     for name, cls in known(fusion).items():
         layer = cls(configuration(name, cls), 0).eval().requires_grad_(False)

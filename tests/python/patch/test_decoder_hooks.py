@@ -1,5 +1,5 @@
-"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by new modules, or
-with a `forward` on the instance."""
+"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by new
+modules, or with a `forward` on the instance."""
 
 import copy
 
@@ -81,8 +81,8 @@ def test_hooks_everywhere(name, kind):
                 y.sum().backward() if grad else None
         finally:
             handle.remove()
-    # The path is None for a module outside of the layer, such as a RoPE module, which a global hook also
-    # receives.
+    # A global hook also receives modules outside of the layer, such as a RoPE module. The path of such a
+    # module is None.
     own, ours = (sorted(path for path in each if path is not None) for each in seen)
     assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
@@ -90,7 +90,8 @@ def test_hooks_everywhere(name, kind):
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("path", ["self_attn", "mlp"])
 def test_other_dtypes(path, grad):
-    """If a hook casts a submodule's output to float32, a patched layer returns float32, as the unpatched layer does."""
+    """If a hook casts a submodule's output to float32, a patched layer returns float32, as the unpatched
+    layer does."""
     stock, kinds = build("Llama", BF16), []
     stock.layers[0].mlp.register_forward_pre_hook(lambda module, args: args[0].to(BF16))
     model = copy.deepcopy(stock)
@@ -107,8 +108,8 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A submodule on which the user called `compile()` runs compiled in a patched layer, as in the unpatched layer. The
-    exception are single linears, which torch 2.11 does not compile in either layer."""
+    """A submodule on which the user called `compile()` runs compiled in a patched layer, as in the unpatched
+    layer. An exception is a submodule that is a single linear: torch 2.11 compiles it in neither layer."""
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
     oxiwarp.patch(model, cpu_kernels=True)
@@ -126,7 +127,10 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """In a patched layer, a hook on an activation runs. A new activation that is assigned after `patch` is used."""
+    """In a patched layer, a hook on an activation runs.
+
+    If a new activation is assigned after `patch`, the layer calls the new activation.
+    """
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)

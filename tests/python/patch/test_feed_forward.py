@@ -1,5 +1,5 @@
-"""Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward: results,
-and adapters in place of this linear."""
+"""Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward:
+results, and adapters in place of the first linear."""
 
 import pytest
 import torch
@@ -22,7 +22,10 @@ MAKERS = {
 
 
 class LoRA(nn.Module):
-    """A LoRA adapter that contains the linear that it replaces, as in adapter libraries."""
+    """A LoRA adapter that contains the linear that it replaces.
+
+    Adapter libraries build adapters in the same way.
+    """
 
     def __init__(self, base):
         super().__init__()
@@ -64,8 +67,10 @@ def ran(monkeypatch):
 
 
 def close(y, own):
-    """Return whether `y` equals `own`, the unpatched result, up to two units of rounding. On the CPU, oxiwarp and torch
-    round exponentials differently."""
+    """Return whether `y` equals the unpatched result `own` up to two units of rounding.
+
+    On the CPU, oxiwarp and torch round exponentials differently.
+    """
     unit = torch.finfo(own.dtype).eps
     return y.dtype == own.dtype and torch.allclose(y, own, rtol=2 * unit, atol=2 * unit)
 
@@ -97,8 +102,8 @@ def test_fast(dtype, device):
 
 
 def test_epilogue_of_plain_linears_only(monkeypatch):
-    """The matrix multiplication computes the GELU in its epilogue only if the linear is a plain `nn.Linear` without
-    hooks. Any other linear is called."""
+    """The matrix multiplication computes the GELU in its epilogue only if the linear is a plain `nn.Linear`
+    without hooks. The patched activation calls any other linear as a module."""
     x = random((2, 5, 16), torch.bfloat16, "cpu")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     plain = nn.Linear(16, 40).bfloat16().requires_grad_(False)
@@ -120,8 +125,8 @@ def test_epilogue_of_plain_linears_only(monkeypatch):
 @pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
 @pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
 def test_other_linears(op, linear, mode, device, ran):
-    """A patched activation calls an adapter or quantised linear, whether it replaced the linear before or after
-    `patch`. If the linear returns a dtype without a kernel, the original activation runs."""
+    """If an adapter or quantised linear replaces the linear before or after `patch`, a patched activation
+    calls it. If it returns a dtype that the kernels do not support, the original activation runs."""
     for patch_first in (False, True):
         module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
         if patch_first:
@@ -151,8 +156,10 @@ def test_flux2_slices(device, ran):
 
 
 def test_what_is_left():
-    """`patch` skips an activation module of a subclass that overrides `gelu`, and a SwiGLU whose activation is not
-    SiLU."""
+    """`patch` skips activation modules whose class overrides `gelu`.
+
+    `patch` also skips SwiGLU modules whose activation is not SiLU.
+    """
 
     class Other(activations.GELU):
         def gelu(self, gate):

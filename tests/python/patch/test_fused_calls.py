@@ -1,4 +1,5 @@
-"""Tests that the `forward` of a patched module accepts positional and keyword arguments as the original one does."""
+"""Tests that a patched module's `forward` accepts the same positional and keyword arguments as the original
+`forward`."""
 
 import inspect
 from collections import Counter
@@ -68,7 +69,8 @@ def test_tables_in_one_tensor(name):
 
 
 def test_no_scale():
-    """A patched attention processor accepts `scale=None` without a deprecation warning, as the original one does."""
+    """A patched attention processor accepts `scale=None` without a deprecation warning, as the original
+    processor does."""
     processor = pytest.importorskip("diffusers.models.attention_processor")
     attn, x = processor.Attention(query_dim=32, heads=2, dim_head=16).eval(), random((2, 5, 32), torch.float32, "cpu")
     own = attn.processor(attn, x, scale=None), attn.processor(attn, x, None, None, None)

@@ -1,5 +1,8 @@
-"""Tests of rules for all fusions (replacement methods for model classes): recognition of the original source code,
-skipped objects, and calls that run the original method."""
+"""Tests of rules for all fusions (replacement methods for model classes).
+
+The rules concern the recognition of the original source code, objects that `patch` skips, and calls for which
+a patched object runs its original method.
+"""
 
 import fnmatch
 import importlib
@@ -57,8 +60,8 @@ def the_same(a, b):
 
 
 def test_fingerprint():
-    """The fingerprint (hash of the source) of a function does not depend on the Python version, comments and layout. It
-    depends on the function's name."""
+    """The fingerprint (hash of the source) of a function does not depend on the Python version, comments and
+    layout. It depends on the function's name."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
     words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -92,8 +95,10 @@ def classes_like(pattern):
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
-    """The classes that a fusion names are installed, and `patch` recognises their source code. If the name is a pattern
-    for all transformers models, `patch` recognises at least one class."""
+    """The classes that a fusion names are installed, and `patch` recognises their source code.
+
+    If the name is a pattern for all transformers models, `patch` recognises at least one class.
+    """
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
         found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
@@ -104,8 +109,11 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block whose `forward` has unknown source code, and a processor that calls a function with unknown
-    source code. The report gives the reason."""
+    """`patch` skips a block whose `forward` has unknown source code.
+
+    `patch` also skips an attention processor that calls a function with unknown source code. The report gives
+    the reasons.
+    """
     own = Block.forward
 
     def changed(self, *args, **kwargs):
@@ -145,8 +153,11 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """A patched block does not call its norm modules. The report says that such a norm is used only if the block runs
-    its original method."""
+    """A patched block does not call its norm modules.
+
+    For each of these norms, the report says that the norm is called only if the block runs its original
+    method.
+    """
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
     assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}
@@ -192,7 +203,8 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """For a call that the kernels do not support, e.g. in float64, a patched block returns the bits of the unpatched block."""
+    """If the kernels do not support a call (e.g. in float64), a patched block equals the unpatched one bit
+    for bit."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
@@ -213,7 +225,10 @@ def test_calls_for_the_own_method(what, ran):
 
 
 def test_copies_and_two_models():
-    """A copied or pickled patched model is patched as well. `patch` on one model does not change another model."""
+    """A copy or pickle of a patched model is patched as well.
+
+    `patch` on one model does not change another model.
+    """
     import copy
     import pickle
 

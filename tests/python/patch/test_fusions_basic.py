@@ -28,8 +28,11 @@ def test_models(name, dtype, device):
 
 
 def test_single_attention(device):
-    """A patched Latte model runs the expected kernels. Latte's temporal blocks have a modulation table and no
-    cross-attention. The norms of this test's model have weights; those of the published models have none."""
+    """A patched Latte model runs the expected kernels.
+
+    Latte's temporal blocks have a modulation table and no cross-attention. The norms of this test's model
+    have weights. The norms of the published Latte models have no weights.
+    """
     import diffusers
 
     def make(dtype, device):
@@ -48,8 +51,8 @@ def test_single_attention(device):
             return_dict=False,
         )
 
-    # The spatial blocks run the kernels of PixArt's blocks. In the temporal blocks, one kernel computes the
-    # gated residual after the attention and the next norm.
+    # Latte's spatial blocks run the same kernels as PixArt's blocks. In the temporal blocks, one kernel
+    # computes the gated residual after the attention and the next norm.
     expected = {"ada_norm": 2, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
@@ -164,8 +167,11 @@ def test_calls_that_run_the_own_method(device):
 
 
 def test_default_processors():
-    """`set_default_attn_processor` works on a patched model. It compares the classes of processors with known classes,
-    so a patched processor's class must be equal to the original class."""
+    """`set_default_attn_processor` works on a patched model.
+
+    This diffusers method compares the classes of processors with known classes. A patched processor's class
+    must therefore compare equal to the original class.
+    """
     diffusers = pytest.importorskip("diffusers")
     unet = sdxl()
     vae = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4)
@@ -180,8 +186,10 @@ def test_default_processors():
 
 
 def test_other_classes_are_others():
-    """The class that `patch` gives a processor compares equal to the original class. It differs from all other classes,
-    also from classes derived from it."""
+    """The class that `patch` gives a processor compares equal to the original class.
+
+    The processor's class differs from all other classes, also from classes derived from it.
+    """
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
     oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")

@@ -76,8 +76,11 @@ def test_cogvideox_unknown_source(monkeypatch):
 
 
 def test_cogvideox_calls_that_run_the_own_method(device):
-    """The patched attention runs its original method if a query or key norm has a hook. It also runs the original
-    method for 16-bit RoPE tables, because the original code then computes in float32."""
+    """The patched attention runs its original method if a query or key norm has a hook.
+
+    For 16-bit RoPE tables, the attention also runs its original method, because this method then computes in
+    float32.
+    """
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
     seen = []

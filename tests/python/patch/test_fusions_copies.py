@@ -41,8 +41,10 @@ def block(name):
 
 
 def inputs(name, device, by_columns):
-    """Return the arguments of a block: image tokens, an embedding and, for most blocks, text tokens. With `by_columns`,
-    the last dimension of the image tokens is not contiguous."""
+    """Return the arguments of a block: image tokens, an embedding and, for most blocks, text tokens.
+
+    With `by_columns`, the last dimension of the image tokens is not contiguous.
+    """
     image = random((BATCH, IMAGE, DIM), torch.float32, device)
     if by_columns:
         image = image.transpose(1, 2).contiguous().transpose(1, 2)

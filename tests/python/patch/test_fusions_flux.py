@@ -25,7 +25,10 @@ def pair(dtype=torch.float32, device="cpu"):
 
 
 def outputs(models, **extra):
-    """Run one bfloat16 step of each model. Return the outputs, and the oxiwarp operators that the last model called."""
+    """Run one bfloat16 step of each model.
+
+    Return all outputs, and the oxiwarp operators that the last of the models called.
+    """
     found = []
     for model in models:
         with Operators() as operators:
@@ -34,8 +37,11 @@ def outputs(models, **extra):
 
 
 def test_single_blocks_copy_nothing(monkeypatch):
-    """A patched model calls `torch.cat` less often. Its single-stream blocks keep text and image tokens in two tensors,
-    and write attention and activation into one buffer."""
+    """A patched model calls `torch.cat` less often.
+
+    Its single-stream blocks keep text and image tokens in two tensors, and write attention and activation
+    into one buffer.
+    """
     cat, counts = torch.cat, []
     for model in pair():
         calls = []
@@ -45,16 +51,19 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # The patched model saves six calls of `torch.cat`. In the double-stream block, it saves 2 for query and
-    # key. In the single-stream blocks, it saves 1 for text and image tokens, and 2 for attention and
-    # feed-forward. In the timestep embedding, it saves 1.
+    # The patched model makes six calls of `torch.cat` less than the unpatched model. The double-stream block
+    # omits 2 calls, for query and key. The single-stream blocks omit 1 call for text and image tokens, and 2
+    # for attention and feed-forward. The timestep embedding omits 1 call.
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
 def test_hooked_activations(name, op, device):
-    """A hook on an activation of a patched block receives the activation's output. Only this block stops using the
-    kernel that includes the activation."""
+    """A hook on an activation of a patched block receives the activation's output.
+
+    This block then does not use the kernel that includes the activation. All other blocks still use this
+    kernel.
+    """
     family, dtype = FAMILIES[name], torch.bfloat16
     stock, model = build(family, dtype, device), build(family, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -122,7 +131,10 @@ def test_hooks(path):
 
 
 def test_ip_adapter():
-    """`patch` skips an IP adapter's processor. The patched block adds the additional result of this processor."""
+    """`patch` skips an IP adapter's processor.
+
+    The processor returns an additional result, which the patched block adds.
+    """
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
     models = pair(torch.bfloat16)
@@ -187,8 +199,10 @@ def test_fast_single_blocks(monkeypatch, device):
 
 
 def test_compiled_attention_beside(device):
-    """Under torch.compile, a patched block copies the attention result by an oxiwarp operator, with one copy. For
-    torch's `copy_`, Inductor generated three copies."""
+    """Under torch.compile, a patched block copies the attention result once, by an oxiwarp operator.
+
+    With torch's `copy_` instead of this operator, Inductor generated three copies.
+    """
     (_, model), graphs = pair(torch.bfloat16, device), []
     expected = step(FLUX, model, torch.bfloat16, device)
     torch.compiler.reset()
@@ -200,8 +214,11 @@ def test_compiled_attention_beside(device):
 
 
 def test_learned_attention_beside(monkeypatch):
-    """Attention and feed-forward results normally share a buffer. If the attention result needs a gradient, they are
-    concatenated instead, so that autograd gives the right gradient."""
+    """Attention and feed-forward results normally share a buffer.
+
+    If the attention result needs a gradient, the two results are concatenated instead, so that autograd gives
+    the right gradient.
+    """
     monkeypatch.setattr(parallel_block, "in_epilogue", lambda *_: True)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
     expand, project, activation = nn.Linear(8, 24), nn.Linear(32, 8), nn.GELU(approximate="tanh")

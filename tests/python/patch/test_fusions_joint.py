@@ -51,7 +51,8 @@ def test_values(name, dtype, mode, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
 def test_bits(name, dtype, cuda):
-    """On a GPU, mode "exact" returns the same bits as the unpatched model, if the user excludes RMSNorm modules."""
+    """On a GPU, mode "exact" returns the unpatched model's results bit for bit if the user excludes RMSNorm
+    modules."""
     family = FAMILIES[name]
     model = build(family, dtype, cuda)
     stock = step(family, model, dtype, cuda)
@@ -142,8 +143,11 @@ def test_changed_source(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["qwen_image", "sd3.5"])
 def test_signatures_of_processors(name, monkeypatch):
-    """Patched methods read the signature of a processor only at the first call. In Qwen-Image, module and processor
-    have different names for the third argument, so it is passed by keyword."""
+    """Patched methods read the signature of a processor only at the first call.
+
+    In Qwen-Image, module and processor have different names for the third argument, so the module passes this
+    argument by keyword.
+    """
     family, looked_up = FAMILIES[name], []
     model = build(family)
     expected = step(family, model)

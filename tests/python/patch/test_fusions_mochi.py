@@ -28,8 +28,11 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """If `pos_frequencies` is trained, which determines the RoPE tables, a patched model runs the original attention
-    processor. If it is not trained, RoPE runs as a kernel."""
+    """The parameter `pos_frequencies` determines the RoPE tables.
+
+    If it is trained, a patched model runs the original attention processor. If it is not trained, RoPE runs
+    as a kernel.
+    """
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     check_gradients(model, inputs, {ADA: 7})
     oxiwarp.unpatch(model)
@@ -80,8 +83,10 @@ def test_mochi_calls_that_run_the_own_method(device):
 
 
 def test_mochi_finds_valid_tokens_once(device):
-    """The indices of text tokens that are not masked are computed once for all blocks, because this synchronizes with
-    the GPU. If the mask changes, they are computed again."""
+    """The indices of text tokens that are not masked are computed once for all blocks.
+
+    Their computation synchronizes with the GPU. If the mask changes, the indices are computed again.
+    """
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,8 +126,11 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """The token indices that `tokens_of(mask)` caches belong to this mask tensor. Copies and pickles of the mask do not
-    contain them. The token indices are also correct in inference mode and under torch.func."""
+    """The token indices that `tokens_of(mask)` caches belong to this mask tensor.
+
+    Copies and pickles of the mask do not contain them. The token indices are also correct in inference mode
+    and under torch.func.
+    """
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)
     assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__

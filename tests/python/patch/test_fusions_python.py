@@ -54,7 +54,8 @@ class Needing(Recorder):
 
 
 class Other(Recorder):
-    """A processor whose `attention_mask` has a different default value than the attention module's."""
+    """A processor whose argument `attention_mask` has another default value than the same argument of the
+    attention module."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask="own"):
         return hidden_states, encoder_hidden_states, attention_mask
@@ -135,8 +136,11 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """`mask_of_heads` returns the values of diffusers' `prepare_attention_mask`, but as a view. For other mask sizes,
-    or if diffusers' method has unknown source code, `mask_of_heads` calls diffusers' method."""
+    """`mask_of_heads` returns a view with the values that diffusers' `prepare_attention_mask` returns.
+
+    For other mask sizes, or if diffusers' method has unknown source code, `mask_of_heads` calls diffusers'
+    method.
+    """
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
     right = attn.prepare_attention_mask(mask, 7, 2).view(2, 2, queries, 7)
@@ -151,8 +155,11 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """In a compiled patched model, a hook on a norm runs if it exists when torch.compile traces the block. A later hook
-    runs only if torch.compile guards on hooks, as in an unpatched model."""
+    """In a compiled patched model, a hook on a norm runs if it exists when torch.compile traces the block.
+
+    A hook that is registered later runs only if torch.compile guards on hooks. An unpatched model behaves in
+    the same way.
+    """
     model, seen = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
     compiled = torch.compile(model, backend="eager")
@@ -177,8 +184,8 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """A patched `Timesteps` module returns the original bits and dtype, at the first call and at later calls, which use
-    cached frequencies. The same holds in inference mode."""
+    """A patched `Timesteps` module returns the original bits and dtype, at the first call and at later calls,
+    which use cached frequencies. The same holds in inference mode."""
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)

@@ -1,5 +1,7 @@
-"""Tests of `residual_layer_norm`, which computes `LayerNorm(x + gate * y)` with weight and bias. It calls the modulated
-norm `gated_residual_ada_norm` with a scale of zeros."""
+"""Tests of `residual_layer_norm`, which computes `LayerNorm(x + gate * y)` with weight and bias.
+
+`residual_layer_norm` calls the modulated norm `gated_residual_ada_norm` with a scale of zeros.
+"""
 
 import pytest
 import torch
@@ -56,7 +58,8 @@ def test_zeros_of_inference_mode_serve_autograd(device):
 
 
 def test_fake_zeros(device):
-    """For fake tensors, `zeros` neither stores fake zeros in its cache nor returns real zeros from it."""
+    """For fake tensors, `zeros` neither stores fake zeros in its cache nor returns real zeros from the
+    cache."""
     for count in range(2):
         with FakeTensorMode():
             x = torch.empty(2, 16, device=device)

@@ -54,7 +54,10 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """`patch` skips a block if a submodule, whose work a kernel would do, was replaced by a wrapper before `patch`."""
+    """A kernel replaces the work of some submodules.
+
+    If one of them was wrapped before `patch`, the block is skipped.
+    """
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(stock)
@@ -101,9 +104,11 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """If a new norm of the same class is assigned, a patched block uses its weights and eps. If the new norm is a
-    wrapper, has no parameters or has a derived class, the block calls it. Copies of the block behave in the same
-    way."""
+    """If a new norm of the same class is assigned, a patched block uses its weights and eps.
+
+    If the new norm is a wrapper, has no parameters or has a derived class, the block calls it. Copies of the
+    block also follow these rules.
+    """
     stock, given = refiner()
     ours = copy.deepcopy(stock)
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -25,8 +25,11 @@ def times(counts, by, **others):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "cast"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, kept, device):
-    """A patched Wan 2.1 model matches the unpatched model. Modulation table and norms are in float32 as after
-    `from_pretrained`, or in the dtype of the other parameters."""
+    """A patched Wan 2.1 model matches the unpatched model.
+
+    The modulation table and the norms are either in float32, as after `from_pretrained`, or in the dtype of
+    all other parameters.
+    """
 
     def make(dtype, device):
         return wan(dtype, device, kept=kept, cross_attn_norm=True)

@@ -44,8 +44,9 @@ PROCESSED = (
 
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
-    """A patched processor returns the original bits and omits the division by `rescale_output_factor` if it is 1.
-    Attention with norms, a residual connection or a factor other than 1 runs the original processor."""
+    """A patched processor returns the original bits and omits the division by `rescale_output_factor` if it
+    is 1. If the attention has norms, a residual connection or a factor other than 1, the original processor
+    runs."""
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}
@@ -63,7 +64,10 @@ def test_attention_processor(options, device):
 
 
 def test_dropout_is_left_out_when_it_does_nothing(device):
-    """A patched feed-forward calls dropout in training mode, or if dropout has a hook. Otherwise it omits dropout."""
+    """A patched feed-forward calls its dropout module in training mode, or if this module has a hook.
+
+    Otherwise the feed-forward omits dropout.
+    """
     feed_forward = models.FeedForward(32, dropout=0.5, final_dropout=True)
     feed_forward, x, seen = feed_forward.to(device).eval(), random((2, 5, 32), torch.float32, device), []
     expected = feed_forward(x)
@@ -78,7 +82,8 @@ def test_dropout_is_left_out_when_it_does_nothing(device):
 
 
 def test_processor_arguments_that_are_warned_of(monkeypatch):
-    """If a patched attention processor gets the deprecated argument `scale`, diffusers' deprecation message appears."""
+    """If a patched attention processor gets the deprecated argument `scale`, diffusers' deprecation message
+    appears."""
     told = []
     monkeypatch.setattr(processors, "deprecate", lambda *args, **_: told.append(args[0]))
     attn = attention()

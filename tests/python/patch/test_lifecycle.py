@@ -70,7 +70,10 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """Patched modules keep class name, `isinstance` result and signature, on which third-party code relies."""
+    """Patched modules keep their class name, `isinstance` results and signature.
+
+    Third-party code relies on these properties.
+    """
     import inspect
 
     model, stock = patched_net(), net()
@@ -146,8 +149,10 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """If the kernel does not support the weight or the input's width, a patched norm returns the original result or
-    raises the original error."""
+    """The kernel does not support some weights and input widths.
+
+    For such weights and widths, a patched norm returns the original result, or raises the original error.
+    """
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
         module = nn.RMSNorm(96, eps=1e-6)
@@ -162,14 +167,17 @@ def test_weights_and_widths_that_no_kernel_takes():
 
 
 def test_instance_forward_is_left():
-    """`patch` skips a module with a `forward` on the instance. Otherwise this `forward` would hide the kernel."""
+    """`patch` skips a module with a `forward` on the instance.
+
+    If such a module were patched, calls would run this `forward` instead of the kernel.
+    """
     model = net()
     model.before.forward = lambda x: x
     report = oxiwarp.patch(model)
     assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
     model.offset.forward = (
         model.offset.forward
-    )  # accelerate leaves the bound method of the class as an attribute of the instance
+    )  # accelerate sets the bound method of the class as an attribute of the instance
     oxiwarp.unpatch(model)
     assert oxiwarp.patch(model).names["offset"] == "replaced"
 
@@ -204,9 +212,9 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 
 def test_patched_again_after_a_parametrization():
-    """`patch` and `unpatch` work if a parametrization is registered on a patched module and removed after `unpatch`.
-    Removing the parametrization restores the class that `patch` made. The next `patch` must not use this class as the
-    original class."""
+    """`patch` and `unpatch` work if a parametrization is registered on a patched module and removed after
+    `unpatch`. Removing the parametrization restores the class that `patch` made. A later call of `patch` must
+    not use this class as the original class."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -242,7 +250,10 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """In forward-mode AD, a patched model gives the original tangent. Functions such as `rms_norm` raise an error."""
+    """In forward-mode AD, a patched model gives the original tangent.
+
+    A direct call of a function such as `rms_norm` raises an error.
+    """
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
         expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
@@ -325,8 +336,10 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """If several threads call `patch` on modules of one class, all modules get the same new class. If they got
-    different classes, some modules could not be copied."""
+    """If several threads call `patch` on modules of one class, all modules get the same new class.
+
+    If the modules got different classes, some of them could not be copied.
+    """
     methods = NormRecipe.methods
 
     def slow(recipe, base):

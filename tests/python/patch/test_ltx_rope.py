@@ -85,8 +85,10 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """`unpatch` drops the cached RoPE tables of a module. Moving the module to a device, as offloading does, also drops
-    the tables."""
+    """`unpatch` drops the cached RoPE tables of a module.
+
+    Moving the module to a device, as offloading does, also drops the tables.
+    """
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
         module(x(), 2, 3, 4)
@@ -98,8 +100,11 @@ def test_rope_is_forgotten():
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
 def test_tables_that_are_written_to(inference):
-    """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables. Attention
-    reads the cached half-width tables only if the caller has neither modified cos and sin nor replaced sin."""
+    """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables.
+
+    The attention reads the cached half-width tables only if cos and sin are unmodified and `sin` was not
+    replaced.
+    """
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
         for at in range(2):
@@ -153,7 +158,8 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """RoPE tables computed inside a torch.func transform are not cached: they must not be used after the transform."""
+    """RoPE tables computed inside a torch.func transform are not cached, because these tables must not be
+    used after the transform."""
     module = patched_rope()
 
     def total(scale):
@@ -168,8 +174,10 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """The patched attention reads RoPE tables that contain each angle only once, so their width is half. If a hook
-    copies the tables, attention reads the full tables, with the same result."""
+    """The patched attention reads RoPE tables that contain each angle only once, so their width is half.
+
+    If a hook copies the tables, the attention reads the full tables, and its result does not change.
+    """
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)
     widths, op = [], fused_ltx.qk_norm_rope

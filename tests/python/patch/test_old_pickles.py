@@ -15,7 +15,7 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# A pickle (protocol 2) from a version before modules of the package moved into folders. It contains the
+# A pickle (protocol 2) from an oxiwarp version in which Python modules had other paths. It contains the
 # modules of `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`: a `BareRMSNorm` and an
 # `nn.LayerNorm(64, elementwise_affine=False)`. It also contains the report and its rows. The keys are "norm",
 # "layer_norm", "report" and "rows".

@@ -163,8 +163,10 @@ def layouts(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layouts(dtype, device, kernel_calls):
-    """For every input layout, a patched norm returns the original result and strides. If the kernel supports the
-    layout, it reads the input without a copy."""
+    """For every input layout, a patched norm returns the original result and strides.
+
+    If the kernel supports the layout, the kernel reads the input without a copy.
+    """
     model = net(dtype, device)
     for name in NORMS[:3]:
         norm = getattr(model, name)
@@ -297,8 +299,10 @@ def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps
 
 
 def test_attention_by_itself():
-    """If the user calls `patch` on an attention module, its processor is replaced too. Names in the report are relative
-    to this module."""
+    """If the user calls `patch` on an attention module, its processor is replaced too.
+
+    Names in the report are relative to this module.
+    """
     attention = ltx().transformer_blocks[0].attn1
     report = oxiwarp.patch(attention)
     assert {"processor", "norm_q", "norm_k"} <= set(report.names)
@@ -308,7 +312,10 @@ def test_attention_by_itself():
 
 
 def test_report():
-    """The report has one row per class and status, e.g. "replaced". Plain text and rich table have equal content."""
+    """The report has one row per class and status, e.g. "replaced".
+
+    The plain text and the rich table contain the same rows.
+    """
     from rich.console import Console
 
     model = net()

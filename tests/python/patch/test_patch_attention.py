@@ -46,8 +46,10 @@ def measured(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_ltx(dtype, device, calls, measured):
-    """A patched LTX model calls `oxiwarp.attention` for self-attention and for masked cross-attention. The result is
-    within rounding errors."""
+    """A patched LTX model calls `oxiwarp.attention` for self-attention and for masked cross-attention.
+
+    The result equals the unpatched model's result within rounding errors.
+    """
     model, inputs = ltx(dtype, device), ltx_input(dtype, device)
     stock = model(**inputs)[0]
     report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -64,7 +66,10 @@ def test_ltx(dtype, device, calls, measured):
     ("mode", "attention", "ours"), [("exact", None, 0), ("exact", True, 4), ("fast", None, 4), ("fast", False, 0)]
 )
 def test_when(mode, attention, ours, calls, measured):
-    """In mode "fast", `oxiwarp.attention` is used by default. In mode "exact" it is used only with `attention=True`."""
+    """In mode "fast", `oxiwarp.attention` is used by default.
+
+    In mode "exact", `oxiwarp.attention` is used only with `attention=True`.
+    """
     model = ltx(torch.bfloat16)
     oxiwarp.patch(model, mode=mode, attention=attention, cpu_kernels=True)
     model(**ltx_input(torch.bfloat16))
@@ -72,8 +77,10 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """If the user sets an attention backend on the model or around the call, a patched model uses it. This also applies
-    to torch's default backend."""
+    """If the user sets an attention backend on the model or around the call, a patched model uses it.
+
+    A patched model also uses torch's default backend if the user sets it.
+    """
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -231,8 +238,8 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """A patched model matches the unpatched model if its linears have only half of the heads and feed-forward columns.
-    This is the case on one of two tensor-parallel ranks."""
+    """A patched model matches the unpatched model if its linears have only half of the heads and feed-forward
+    columns. One of two tensor-parallel ranks has such linears."""
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)

@@ -77,8 +77,8 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the state from before the block is restored
-    after it: modules that were patched are patched again."""
+    """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the end of the block restores the
+    state from before the block. Modules that were patched before the block are patched again."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())
@@ -89,8 +89,10 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """After `with oxiwarp.patched(model)`, modules that the block removed from the model are restored too. Modules that
-    the block inserted in their place stay unchanged."""
+    """After `with oxiwarp.patched(model)`, modules that the block removed from the model are restored too.
+
+    Modules that the block inserted instead stay unchanged.
+    """
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)
     with oxiwarp.patched(model, cpu_kernels=True):

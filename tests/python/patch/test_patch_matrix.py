@@ -47,8 +47,8 @@ def pytest_generate_tests(metafunc):
 
 
 def test_change(cell, request):
-    """A changed patched model returns the results of the changed unpatched model. After `unpatch`, both results are
-    equal bit for bit."""
+    """After a change, such as a cast, a patched model returns the results of an unpatched model with the same
+    change. After `unpatch`, the results of both models are equal bit for bit."""
     name, order, column = cell
     row, model = CHANGES[name], MODELS[column]
     stock, ours = Subject(row, model, patched=False), Subject(row, model, patched=True)

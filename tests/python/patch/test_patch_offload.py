@@ -112,7 +112,10 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' first-block cache finds blocks by their class. It works although `patch` changes this class."""
+    """diffusers' first-block cache finds blocks by their class.
+
+    The cache works although `patch` changes the class of blocks.
+    """
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()
     stock = model(**inputs)[0]

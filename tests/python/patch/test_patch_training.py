@@ -104,7 +104,10 @@ def test_checkpointing(use_reentrant, device, ran):
 
 
 class LoRA(nn.Module):
-    """A LoRA adapter that contains the linear that it replaces, as in adapter libraries."""
+    """A LoRA adapter that contains the linear that it replaces.
+
+    Adapter libraries build adapters in the same way.
+    """
 
     def __init__(self, base):
         super().__init__()
@@ -142,8 +145,10 @@ def replace_linears(model, by):
 @pytest.mark.parametrize("order", ["linears first", "patch first"])
 @pytest.mark.parametrize("linear", [LoRA, Quantised])
 def test_other_linears(linear, order, mode, ran):
-    """If adapters or quantized linears replace every linear, a patched model calls and trains them. They may be
-    inserted before or after `patch`."""
+    """If adapters or quantized linears replace every linear, a patched model calls and trains these modules.
+
+    The modules may be inserted before or after `patch`.
+    """
     stock, model = replace_linears(ltx(), linear), ltx()
     steps = [
         lambda model: replace_linears(model, linear),
@@ -212,7 +217,10 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """A second derivative of a patched model raises RuntimeError. After `unpatch` it works."""
+    """A second derivative of a patched model raises RuntimeError.
+
+    After `unpatch`, the second derivative works.
+    """
     model, x = net().requires_grad_(), net_input().requires_grad_()
     oxiwarp.patch(model, cpu_kernels=True)
 

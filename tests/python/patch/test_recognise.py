@@ -204,8 +204,11 @@ def test_forward_replaced_in_the_class():
 
 
 def test_rounded_offset_is_float32_only():
-    """The kernel computes `1 + weight` in float32. Some norms round this sum to the weight's dtype. `patch` recognises
-    them only for float32 weights."""
+    """The kernel computes `1 + weight` in float32.
+
+    Some norms round this sum to the weight's dtype. `patch` recognises such norms only if their weights are
+    float32.
+    """
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
     assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas
@@ -234,7 +237,10 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """Recognition of a norm changes no random state and calls no hook. It works on the meta device."""
+    """Recognition of a norm changes no random state and calls no hook.
+
+    Recognition also works on the meta device.
+    """
     state = torch.random.get_rng_state()
     with torch.device("meta"):
         module = nn.RMSNorm(48, eps=1e-6)
@@ -335,8 +341,10 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """Under FakeTensorMode, `patch` still recognises a norm. It leaves this mode to call the norm, because fake tensors
-    have no values."""
+    """Under FakeTensorMode, `patch` still recognises a norm.
+
+    `patch` leaves this mode to call the norm, because fake tensors have no values.
+    """
     with FakeTensorMode():
         module = GainRMSNorm()
         oxiwarp.patch(module, cpu_kernels=True)
@@ -357,8 +365,10 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
 
 
 def test_a_norm_that_fsdp2_holds():
-    """`patch` replaces a norm under FSDP2. `fully_shard` gives the norm a class that cannot be instantiated without the
-    arguments of `__init__`."""
+    """`patch` replaces a norm under FSDP2.
+
+    `fully_shard` gives the norm a class that cannot be instantiated without the arguments of `__init__`.
+    """
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         module, x = BeforeWeightRMSNorm(64), torch.randn(5, 64)

@@ -24,8 +24,10 @@ def padding():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_models(padded, device):
-    """With oxiwarp's attention, a language model returns the hidden states that it returns with SDPA. The inputs are
-    with and without padding."""
+    """With oxiwarp's attention, a language model returns the hidden states that it returns with SDPA.
+
+    The test uses inputs with padding and inputs without padding.
+    """
     model, mask = build("Qwen3", BF16, device), padding().to(device) if padded else None
     results = []
     for implementation in IMPLEMENTATIONS:
@@ -36,7 +38,8 @@ def test_models(padded, device):
 
 
 def test_refused(device):
-    """An attention argument that the kernels do not support raises an error, if ignoring it would change the result."""
+    """An attention argument that the kernels do not support raises an error, if ignoring it would change the
+    result."""
     q, module = random((1, 2, 4, 64), BF16, device), torch.nn.Module()
     bias = torch.zeros(1, 2, 4, 4, device=device)
     transformers_attention.forward(module, q, q, q, None, s_aux=None, cache=None, position_ids=q, position_bias=bias)
@@ -52,8 +55,10 @@ def test_refused(device):
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
 def test_autocast(dtype, device):
-    """For a float32 model under autocast, results and gradients match SDPA. In such a model, RoPE returns query and key
-    in float32, so the attention has to cast them."""
+    """For a float32 model under autocast, results and gradients match SDPA.
+
+    In such a model, RoPE returns query and key in float32, so the attention has to cast them.
+    """
     model = build("Llama", torch.float32, device).requires_grad_()
     ids, mask, results = IDS.to(device), padding().to(device), []
     for implementation in IMPLEMENTATIONS:
@@ -68,8 +73,8 @@ def test_autocast(dtype, device):
 
 
 def test_autocast_of_masks(device):
-    """Under autocast, oxiwarp's attention casts masks and biases too, and the result has autocast's dtype. It does not
-    cast float64 inputs, which raise an error."""
+    """Under autocast, oxiwarp's attention casts masks and biases too, and the result has autocast's dtype.
+    oxiwarp's attention does not cast float64 inputs, but raises an error."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
     mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
     with torch.autocast(device.type, BF16):
@@ -98,8 +103,11 @@ def test_compiled_autocast(device):
 
 
 def test_narrow_values(device):
-    """If values have fewer columns than keys, the attention matches SDPA: masked, causal, and with unused slots in the
-    KV cache. Each gradient is as wide as its input."""
+    """If values have fewer columns than keys, the attention matches SDPA.
+
+    This holds with a mask, with causal attention, and with unused slots in the KV cache. Each gradient is as
+    wide as its input.
+    """
     module = torch.nn.Module()
     q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
     k, mask = k.detach()[..., 1:].requires_grad_(), random((2, 1, 6, 6), torch.float32, device) > -0.5
@@ -184,8 +192,10 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """With a KV cache, a prompt in two parts and one more token match SDPA, also in a patched model. Unused slots of a
-    static cache are ignored."""
+    """With a KV cache, a prompt in two parts and one more token match SDPA, also in a patched model.
+
+    The attention ignores unused slots of a static cache.
+    """
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}
     for implementation, patched in zip((*IMPLEMENTATIONS, *IMPLEMENTATIONS), (False, False, True, True), strict=True):

@@ -1,4 +1,7 @@
-"""Tests of `scripts/compare_sass.py`: a comparison of machine code that ignores only symbol names. No GPU needed."""
+"""Tests of `scripts/compare_sass.py`: the script compares machine code and ignores only symbol names.
+
+No GPU needed.
+"""
 
 import subprocess
 import sys

@@ -205,8 +205,10 @@ def test_launches_may_overlap(arch: str, assembled: Module) -> None:
 @pytest.mark.extra
 @pytest.mark.parametrize("arch", OVERLAPPING)
 def test_launches_without_overlap(arch: str, tmp_path: Path) -> None:
-    """The checks of assembled PTX also pass without programmatic dependent launch (PDL). A user can disable PDL, and
-    old drivers do not support it."""
+    """The checks of assembled PTX also pass without programmatic dependent launch (PDL).
+
+    Users can disable PDL, and old drivers do not support PDL.
+    """
     units = units_of(arch)
     need_tools()
     module = assemble_all(units, arch, tmp_path)

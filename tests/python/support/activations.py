@@ -67,9 +67,10 @@ def same_bits(y: Tensor, own: Tensor) -> bool:
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
     """Check that `y` equals `own`, the result of torch operators: bit for bit on a GPU, nearly on the CPU.
 
-    On the CPU, the exp functions of torch and oxiwarp differ in the last bits. A value may be off by 2 eps of `scale`
-    (16 eps in float32), because `1 + erf(x)` cancels. The CPU check skips values beyond 1e4 and subnormal values,
-    because torch's CPU kernels overflow and underflow earlier than oxiwarp's kernels.
+    On the CPU, the exp functions of torch and oxiwarp differ in the last bits. The permitted error of a value
+    is 2 eps of `scale` (16 eps in float32), because the sum `1 + erf(x)` cancels. The CPU check skips values
+    beyond 1e4 and subnormal values, because torch's CPU kernels overflow and underflow earlier than oxiwarp's
+    kernels.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
@@ -92,7 +93,7 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
     """Check `y` against the float64 result `right`.
 
-    The bound is half a unit in the last place, plus a float32 error relative to `scale`.
+    The permitted error is half a unit in the last place, plus a float32 error relative to `scale`.
     """
     epsilon = torch.finfo(y.dtype).eps
     allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7

@@ -1,6 +1,7 @@
 """Finds the transformers classes that a decoder fusion (a rewritten `forward`) supports.
 
-A fusion supports a class if it knows the source of the class's `forward`. Many classes have the same source.
+A fusion supports a class if it knows the source of the class's `forward`. In many classes, this `forward` has
+the same source.
 """
 
 import ast

@@ -41,7 +41,10 @@ class Place(NamedTuple):
 
 
 class Ranks:
-    """A pool of `WORLD` processes of one backend. Checks reuse them, because a start takes longer than most checks."""
+    """A pool of `WORLD` processes of one backend.
+
+    Checks reuse the processes, because a start of processes takes longer than most checks.
+    """
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend, self.folder = backend, folder
@@ -52,7 +55,7 @@ class Ranks:
     def run(self, check: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Run `check(place, *arguments)` in each process and return the results by rank.
 
-        Fail with the tracebacks of the processes that raise.
+        If processes raise errors, the test fails with the tracebacks of these processes.
         """
         if not self.processes:
             self.start()
@@ -93,7 +96,10 @@ class Ranks:
 
 
 def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
-    """Return the result of a process and its failures: its traceback if its check raised, `""` if it has ended."""
+    """Return the result of a process, and a list of its failures.
+
+    The failure is its traceback if its check raised an error, or `""` if the process has ended.
+    """
     try:
         result, failure = pipe.recv()
     except EOFError:
@@ -104,7 +110,7 @@ def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
     """Run the checks that the test process sends through `pipe`, until the pipe is closed."""
     torch.set_num_threads(1)
-    # transformers and accelerate read the device's index here, as torchrun sets it.
+    # transformers and accelerate read the device's index from these variables, which torchrun sets otherwise.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":

@@ -108,20 +108,23 @@ def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
 def parallel(place: Place, name: str, how: str, order: str) -> None:
     """Check a patched model under diffusers' context or tensor parallelism.
 
-    The result must equal the result of the unpatched model under the same parallelism. It must be as accurate as on one
-    device, and call the same oxiwarp operators. Under context parallelism, diffusers' self-attention gathers keys and
-    values. `patch` therefore must not replace it, even with `attention=True`. Cross-attention gathers nothing, because
-    each rank has all tokens of the text.
+    The result must equal the result of the unpatched model under the same parallelism. The patched model must
+    be as accurate as on one device, and call the same oxiwarp operators as on one device. Under context
+    parallelism, diffusers' self-attention gathers keys and values. `patch` therefore must not replace
+    self-attention, even with `attention=True`. Cross-attention gathers nothing, because each rank has all
+    tokens of the text.
     """
-    # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as
-    # Qwen-Image's for text. `patch` does not promise torch's bits for them, and this check compares bits.
+    # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as the
+    # norm of Qwen-Image's text tokens. For these modules, `patch` does not promise torch's bits, and this
+    # check compares bits.
     recipe = dict(cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
     # Ring attention needs the log-sum-exp of each rank's keys, which the backend "native" does not return.
-    # The backend is set in a context. If it were set on the model, it would stay active for other models.
+    # The backend is set by a context manager. A backend that is set on the model would stay active for other
+    # models.
     with attention_backend("_native_flash" if how == "ring" else "native"):
         alone = model(**own)[0]
         with oxiwarp.patched(model, **recipe):
@@ -198,7 +201,8 @@ def refused(place: Place, name: str) -> None:
 
 
 def sharded_rows(place: Place) -> None:
-    """Check that `rms_norm` accepts rows that are sharded over the ranks, and that its result is sharded alike."""
+    """Check that `rms_norm` accepts rows that are sharded over the ranks, and that its result has the same
+    sharding."""
     x, weight = (random(shape, torch.float32, place.device) for shape in ((4, 16), (16,)))
     mesh = place.mesh()
     y = oxiwarp.rms_norm(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()]))

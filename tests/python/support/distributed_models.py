@@ -33,7 +33,8 @@ class Family(NamedTuple):
 def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Module:
     """Return the model `name` with fixed random weights on the rank's device.
 
-    Its parameters have the dtypes that `from_pretrained` gives them. Some modules, for example, stay in float32.
+    Each parameter has the dtype that `from_pretrained` gives it. For example, the parameters of some modules
+    are in float32.
     """
     import diffusers
 
@@ -105,9 +106,9 @@ def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, An
     )
 
 
-# Wide sizes have the heads, head dimensions, text widths and feed-forward widths of LTX-Video, FLUX.1,
-# Wan 2.1 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for `patch` to choose
-# `oxiwarp.attention`.
+# The wide models have the number of heads, head dimension, text width and feed-forward width of the published
+# LTX-Video, FLUX.1, Wan 2.1 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for
+# `patch` to choose `oxiwarp.attention`.
 FAMILIES = {
     "ltx": Family(
         "LTXVideoTransformer3DModel",

@@ -128,7 +128,7 @@ def check_gradients(model, inputs, expected):
 def check_unknown_source(monkeypatch, model, classes, fusions):
     """Check that `patch` skips objects whose method has an unknown source, and that it reports the reason.
 
-    A fusion rewrites a method of a class, so it applies only to sources that it knows.
+    A fusion (rewritten method of a class) applies only to methods whose source it knows.
     """
     from oxiwarp.patching.fusions import FUSIONS
 

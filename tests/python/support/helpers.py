@@ -84,9 +84,9 @@ def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
 def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
     """Return whether a different order of a float32 sum can explain the differences between `y` and `own`.
 
-    A different order can explain them if at most 1 % of the 16-bit values differ, by at most `units` units in the last
-    place. float32 values must agree to 2e-6. `units` is larger than 1 if a rounded value is multiplied afterwards,
-    because each product may double the difference.
+    A different order can explain them if at most 1 % of the 16-bit values differ, by at most `units` units in
+    the last place. float32 values must agree to 2e-6. If a rounded value is multiplied afterwards, `units`
+    must be larger than 1, because each product may double the difference.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, own, rtol=2e-6, atol=1e-30)

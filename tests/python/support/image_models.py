@@ -31,7 +31,7 @@ def sdxl_input(dtype=torch.float32, device="cpu"):
 
 
 def pixart(dtype=torch.float32, device="cpu"):
-    """Return a PixArt model. Its blocks have modulation tables, and a cross-attention without a norm before it."""
+    """Return a PixArt model. Its blocks have modulation tables, and no norm before the cross-attention."""
     import diffusers
 
     return build(

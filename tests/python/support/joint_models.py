@@ -43,7 +43,8 @@ def step(family, model, dtype=torch.float32, device="cpu"):
 
 
 def ran(operators):
-    """Return the number of calls of each operator, without activations, which run in separate feed-forward modules."""
+    """Return the number of calls of each operator, except activations, which run in separate feed-forward
+    modules."""
     return {name: n for name, n in operators.calls.items() if "activation" not in name}
 
 
@@ -165,8 +166,10 @@ def qwen_image_inputs(dtype, device):
 
 
 def qwen_image_edit_inputs(dtype, device):
-    """Return inputs for Qwen-Image-Edit: an output image and a source image. Tokens of the source image have a
-    modulation of their own."""
+    """Return inputs for Qwen-Image-Edit: an output image and a source image.
+
+    Tokens of the source image have a separate modulation.
+    """
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 
@@ -255,8 +258,9 @@ def ltx2_inputs(dtype, device):
 
 
 # In each sum, a term is the number of calls in one kind of block. A block with two streams (text and image)
-# has two modulated norms and two gated residuals per stream. One residual per stream is fused with the second
-# norm. `qk_norm_rope_out` runs once per stream. At the end, each model has one more modulated norm.
+# has two modulated norms and two gated residuals per stream. In each stream, the second norm and the residual
+# before this norm are one operator. `qk_norm_rope_out` runs once per stream. At the end, each model has one
+# more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -281,8 +285,8 @@ FAMILIES = {
             qk_norm_rope=1,
         ),
     ),
-    # HunyuanVideo's text refiner block has two norms and two gated residuals. One residual is fused with the
-    # second norm.
+    # HunyuanVideo's text refiner block has two norms and two gated residuals. The second norm and one of the
+    # residuals are one operator.
     "hunyuan_video": Family(
         hunyuan_video,
         hunyuan_video_inputs,
@@ -309,8 +313,8 @@ FAMILIES = {
     ),
     # LTX-2 has a video stream and an audio stream. Each stream has four norms: before self-attention, before
     # cross-attention to text, before cross-attention between video and audio, and before the feed-forward.
-    # The third norm is modulated twice. Each norm except the first is fused with the residual before it.
-    # Cross-attention normalizes queries and keys in separate calls.
+    # The third norm is modulated twice. Each norm except the first is one operator with the residual before
+    # this norm. Cross-attention normalizes queries and keys in separate calls.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,

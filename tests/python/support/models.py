@@ -78,7 +78,7 @@ def net_input(dtype=torch.float32, device="cpu", dim=64):
 
 
 def ltx(dtype=torch.float32, device="cpu", layers=2):
-    """Return a small LTX-Video transformer with 6 norms per layer. Two of them have no weight."""
+    """Return a small LTX-Video transformer with 6 norms per layer. Two of these norms have no weight."""
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)
     model = diffusers.LTXVideoTransformer3DModel(
@@ -101,7 +101,10 @@ def ltx_input(dtype=torch.float32, device="cpu"):
 
 
 def qwen(dtype=torch.float32, device="cpu"):
-    """Return a small Qwen3 with 4 norms per layer, two of them per head, and a final norm."""
+    """Return a small Qwen3 with 4 norms per layer, and a final norm.
+
+    Two norms per layer normalize each head separately.
+    """
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.Qwen3Config(

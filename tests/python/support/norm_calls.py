@@ -1,7 +1,7 @@
 """The norms of diffusion transformers: for each one, the operator, its formula in eager torch, and its operands.
 
-They are made from `op_info`: all operators that have a reference function, and only rows, vectors and modulations
-(scale, shift and gate) as operands.
+The list is made from the table `op_info`. An operator is in the list if it has a reference function, and if
+all of its operands are rows, vectors or modulations (scale, shift or gate).
 """
 
 import functools
@@ -20,8 +20,8 @@ from oxiwarp.ops._roles import Role
 class Call:
     """A public function, its formula in eager torch, and the names of its operands besides `x`.
 
-    Operands in `like_x` have the shape of `x`, `[B, S, N]`. Those in `modulations` have shape `[B, 1, N]`, and those in
-    `vectors` have shape `[N]`.
+    Operands in `like_x` have the shape of `x`, `[B, S, N]`. Operands in `modulations` have shape `[B, 1, N]`,
+    and operands in `vectors` have shape `[N]`.
     """
 
     ours: Callable

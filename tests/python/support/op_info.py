@@ -58,7 +58,8 @@ KERNELS, TORCH = "kernels", "torch's operators"
 
 @dataclass(frozen=True)
 class OpInfo:
-    """Properties of a public operator that its signature and the roles of its operands do not give."""
+    """Properties of a public operator that do not follow from its signature and from the roles of its
+    operands."""
 
     name: str
     reference: Callable[..., Any] | None = None
@@ -121,8 +122,8 @@ class OpInfo:
     def forms(self) -> "Iterator[Form]":
         """Yield the forms (calls to test) of this operator.
 
-        They have the positional, the required or all operands. Further forms have one option value each, or are from
-        `extra`.
+        The first forms have the positional operands, the required operands, or all operands. Each further
+        form has one more option value, or is listed in `extra`.
         """
         places = (Role.POSITIONS, Role.FREQUENCIES)
         most, seen = tuple(name for name in self.operands("every") if self.roles[name] not in places), set()
@@ -189,7 +190,10 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """Return the operand `name`. Operands of one role have different values, but rows repeat after the third."""
+        """Return the operand `name`.
+
+        Operands with the same role have different values. Only rows repeat, after the third operand.
+        """
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
         match role:

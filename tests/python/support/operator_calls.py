@@ -49,8 +49,8 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. They cannot be
-# combined with some other operands.
+# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. Such an operand
+# cannot be combined with some other operands.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
@@ -121,7 +121,9 @@ def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
 
 
 def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
-    """Return functions by name. Each takes a device, and returns an operator and arguments for it.
+    """Return functions by name.
+
+    Each function takes a device, and returns an operator and arguments for this operator.
 
     An operator with optional operands has two functions: with and without these operands.
     """

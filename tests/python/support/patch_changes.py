@@ -23,7 +23,7 @@ ORDERS = {
 
 
 # Orders for a change that removes objects from the model and puts them back at `undo`. In the order "after",
-# `unpatch` would run while these objects are removed, so they would stay patched.
+# `unpatch` would run while these objects are removed, so the removed objects would stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 

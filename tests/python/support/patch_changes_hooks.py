@@ -116,7 +116,7 @@ def arguments_shifted(model):
 class Backwards:
     """A callable that calls a model, and also returns what its backward hooks recorded since the previous call.
 
-    For each module, they record the shapes of the gradients.
+    For each module, the hooks record the shapes of the gradients.
     """
 
     def __init__(self, model):

@@ -85,7 +85,7 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Convert the model to `dtype`, except the modules that `wider` returns. The excepted modules become float32.
+    """Convert the model to `dtype`, and the modules that `wider` returns to float32.
 
     At the end, the model is converted to float32, but its weights stay rounded to `dtype`.
     """

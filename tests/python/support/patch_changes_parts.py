@@ -77,7 +77,7 @@ def another_scaling(model):
 
 
 class Wrapped(nn.Module):
-    """A third-party wrapper, which does not have the attributes (such as `weight`) of the module that it wraps."""
+    """A third-party wrapper, which lacks the attributes (such as `weight`) of the module that it wraps."""
 
     def __init__(self, inner):
         super().__init__()
@@ -98,7 +98,8 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """Return a function that wraps the forward `own`, as third-party code sets it on an instance of a module."""
+    """Return a function that wraps the forward `own`, as third-party code does when it sets a `forward` on an
+    instance of a module."""
 
     @functools.wraps(own)
     def forward(*args, **kwargs):

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 # torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, its
 # class is a subclass by oxiwarp, and the property belongs to the base class. `remove_parametrizations` then
-# fails, because it deletes the property only from the class itself.
+# fails, because it deletes the property only from the module's class, not from base classes.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 

@@ -63,12 +63,13 @@ class Subject:
     def take(self, steps):
         """Run these steps. Return (step, mode, value) for each step "call" and each step "state".
 
-        The unpatched model is not called again if nothing has changed since its last call.
+        If no step has changed the unpatched model since its last call, this model is not called again.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = self.last if step == "call" and self.last is not None else getattr(self, step)()
-                # Without `patch`, a second call would return the same result. It runs only if it may differ.
+                # Without `patch`, a second call would return the result of the first call. It therefore runs
+                # only if its result may differ.
                 if step != "state":
                     self.last = made if step == "call" and self.row.repeats and not self.patched else None
                 if made is not None:
@@ -123,16 +124,19 @@ class Subject:
 
 
 def loss(x):
-    """Return a weighted sum of `x` as a loss. A sum of squares of a normalized tensor would have a gradient of zero."""
+    """Return a weighted sum of `x` as a loss.
+
+    A sum of squares of a normalized tensor would have a gradient of zero.
+    """
     return x.float().flatten() @ torch.linspace(-1, 1, x.numel())
 
 
 def same(ours, own, bits, off=1e-4, right=None):
     """Compare the results `ours` with `own`: bit for bit if `bits` is true, otherwise with a tolerance.
 
-    The tolerance of a float32 value is `off` times the largest element of its tensor. For terms that cancel, it also
-    includes 1e-7 of the largest element of all tensors. 16-bit values are compared with the model's float32 results,
-    which `right` returns.
+    The tolerance of a float32 value is `off` times the largest element of its tensor. For terms that cancel,
+    it also includes 1e-7 of the largest element of all tensors. In 16 bits, `ours` and `own` are compared
+    with the model's float32 results, which `right` returns.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

@@ -20,8 +20,8 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dty
 def state(model: nn.Module) -> list[str]:
     """Return one line per object that the model refers to: path, class, keys in order. Tensor values are omitted.
 
-    oxiwarp's classes and functions have the names of those that they replace. To distinguish them, their lines end with
-    "of oxiwarp".
+    oxiwarp's classes and functions have the names of the originals that they replace. To distinguish both,
+    the lines of oxiwarp's classes and functions end with "of oxiwarp".
     """
     found: list[str] = []
     add_lines(found, "", model, {}, functools.cache(name))

@@ -54,7 +54,7 @@ def missing(root: Path) -> list[str]:
 def of_kernels(root: Path) -> Iterator[str]:
     """Yield missing parts of kernel units (files in `kernels-gpu/src/ops`): host code, tests and benchmarks in Rust.
 
-    Lists that name all units are checked by `test_module_lists.py`.
+    This function does not check lists of all units, because `test_module_lists.py` checks these lists.
     """
     units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
     tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")

@@ -73,7 +73,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX file: its declarations and, after `assemble`, the resource report and the machine code of ptxas."""
+    """A PTX file: its declarations and, after `assemble`, the resource report and the machine code that ptxas
+    gives."""
 
     isa: tuple[int, int]
     target: str
@@ -281,8 +282,8 @@ PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
     r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
 )
-# Some kernels also access single elements that do not belong to the row: the position of a token, or the
-# partial sum of a warp. This is the number of these accesses per kernel.
+# Number of accesses per kernel to single elements that do not belong to the row. Such an element is the
+# position of a token, or the partial sum of a warp.
 SINGLE_ELEMENTS = {
     "rope_warp1": 2,
     "rope_block": 1,
@@ -294,7 +295,8 @@ _BITS = re.compile(r"\.(?:U|S)?(8|16|32|64|128)\b")
 
 
 def check_names(names: Iterable[str], op: str) -> list[str]:
-    """Check that entry names start with the name of the op and end with a residency (such as `block2`) and a dtype."""
+    """Check entry names: each starts with the name of the op, and ends with a residency (such as `block2`)
+    and a dtype."""
     scheme = f"<op>[_<variant>]_<{'|'.join(RESIDENCIES)}>[<n>]_<dtype>"
     return [
         f"{name}: expected a name of {op} by the scheme {scheme}"
@@ -306,8 +308,8 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 def check_width(sass: Sass) -> list[str]:
     """Check the width of global memory accesses: 16 bytes in kernels of `PACKS`, otherwise as `RESIDENCIES` says.
 
-    Attention kernels move tiles and are not checked. Parameters of a kernel are in constant memory and do not count. A
-    generic `LD` or `ST` counts as a global access.
+    Attention kernels move tiles and are not checked. Loads of kernel parameters do not count, because
+    parameters are in constant memory. A generic `LD` or `ST` counts as a global access.
     """
     problems = []
     for name, code in sass.items():
@@ -329,7 +331,8 @@ def check_width(sass: Sass) -> list[str]:
 
 
 def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
-    """Return one line per kernel entry with bad instructions: how many it has, and which opcodes."""
+    """Return one line per kernel entry with bad instructions: the number of bad instructions, and their
+    opcodes."""
     problems = []
     for name, code in sass.items():
         bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]

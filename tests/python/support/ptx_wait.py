@@ -7,7 +7,7 @@ import re
 
 from ptx_checks import Instruction, Sass
 
-# The opcodes into which ptxas translates the wait for earlier launches, in this order. The last one is a
+# The opcodes into which ptxas translates the wait for earlier launches, in this order. The last opcode is a
 # conditional `EXIT` whose condition is never true.
 _WAIT = ("ACQBULK", "BAR", "B2R", "EXIT")
 _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)")

@@ -1,6 +1,6 @@
 """Calls of every public operator with one argument: the other operands are fixed.
 
-There is one call per form, that is per choice of operands and options.
+There is one call per form (one choice of operands and options).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ NAMES = tuple(FORMS)
 
 
 def call_of(name: str, device) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a function of one tensor that calls the form `name`, and a tensor for it."""
+    """Return a function of one tensor that calls the operator form `name`, and a tensor to pass to this
+    function."""
     x = random(SHAPE, torch.float32, device)
     return of_one_tensor(FORMS[name], Operands(x)), x
 

@@ -1,4 +1,5 @@
-"""Models in which a fusion (a rewritten `forward`) bypasses submodules, and functions that replace these submodules."""
+"""Models in which a fusion (a rewritten `forward`) bypasses submodules, and functions that replace these
+submodules."""
 
 import copy
 import functools

@@ -9,8 +9,8 @@ from torch import nn
 def build(make, dtype, device, seed=0):
     """Return a model with fixed random weights.
 
-    Parameters that are initialized with a constant get random values added. A kernel that ignores them gives wrong
-    results.
+    Parameters that are initialized with a constant get random values added. A kernel that ignores these
+    parameters therefore gives wrong results.
     """
     pytest.importorskip("diffusers")
     torch.manual_seed(seed)

@@ -1,7 +1,8 @@
 """Runs Python programs in forks of a process that has already imported torch, diffusers, transformers and matplotlib.
 
-These imports take about 5 s, and most programs of the tests take less than 1 s after them. Each program still has a
-process of its own, with its own working directory, environment and output. Only oxiwarp is not imported before.
+These imports take about 5 s, and most programs of the tests take less than 1 s after them. Each program still
+has a separate process, with a separate working directory, environment and output. oxiwarp is not imported
+before the fork.
 
 With a GPU, `run` starts a new interpreter instead, because a fork cannot use CUDA if an import has initialised it.
 """
@@ -60,7 +61,11 @@ def ask(process: subprocess.Popen, request: dict[str, Any]) -> int:
 
 @functools.cache
 def server() -> subprocess.Popen:
-    """Start the process that imports and forks. It ends with this process, which then closes its stdin."""
+    """Start the process that imports and forks.
+
+    When the process that called this function ends, the stdin of the new process is closed, so the new
+    process ends too.
+    """
     process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)
     return process
@@ -102,7 +107,7 @@ def wait(child: int, timeout: float) -> int | None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Turn this process into the one that the request describes, and run its program as `__main__`."""
+    """Set up this process as the request describes, and run the request's program as `__main__`."""
     import runpy
 
     for stream, path in enumerate((os.devnull, *request["outputs"])):
@@ -126,7 +131,7 @@ def become(request: dict[str, Any]) -> None:
 def finish(request: dict[str, Any]) -> None:
     """Run the program, and end this process as Python does, except that it does not delete all objects.
 
-    That would take 0.4 s, and libraries would complain about the objects that `gc.freeze` keeps.
+    The deletion would take 0.4 s, and libraries would report errors for the objects that `gc.freeze` keeps.
     """
     code: Any = 0
     try:

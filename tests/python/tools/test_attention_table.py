@@ -31,8 +31,9 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """A region is a set of sizes at which oxiwarp is faster. If oxiwarp is slower at one size, the region contains only
-    sizes above this size.
+    """A region is a set of sizes at which oxiwarp is faster.
+
+    If oxiwarp is slower at one size, the region contains only sizes above this size.
 
     Smaller sizes at which oxiwarp is faster are listed one by one. Equal times count as slower.
     """
@@ -51,8 +52,8 @@ def test_faster():
 def test_keys_between():
     """The sizes at which oxiwarp is faster (a region) are measured for some numbers of keys.
 
-    For a number of keys between two measured numbers, the table has the intersection of their regions. Adjacent equal
-    regions are merged.
+    For a number of keys between two measured numbers, the table has the intersection of the regions of both
+    measured numbers. Adjacent equal regions are merged.
     """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
@@ -64,8 +65,8 @@ def test_keys_between():
 def test_queries_of_all_heads():
     """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads together.
 
-    With many heads, oxiwarp can be faster for few queries. A size in the intersection of two regions satisfies the
-    minima of both regions.
+    With many heads, oxiwarp can be faster for few queries. A size is in the intersection of two regions if it
+    satisfies the minima of both regions.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))

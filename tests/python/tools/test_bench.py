@@ -28,7 +28,10 @@ def alike(result):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # diffusers' Mochi model enables autocast
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
-    """`bench` runs each model unpatched and patched. In float32 the outputs agree, and the results file is complete."""
+    """`bench` runs each model unpatched and patched.
+
+    In float32 the outputs agree, and the results file is complete.
+    """
     pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
@@ -77,8 +80,10 @@ def test_stopped(tmp_path, monkeypatch):
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):
-    """`--compile-only` runs the first step of each compiled variant, e.g. patched and compiled. If a variant fails, the
-    next variants still run."""
+    """`--compile-only` runs the first step of each compiled variant, e.g. patched and compiled.
+
+    If a variant fails, the next variants still run.
+    """
     pytest.importorskip("transformers")
     options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
     assert main(["bench", *options]) == 0
@@ -224,5 +229,8 @@ def test_progress_in_a_terminal():
     ],
 )
 def test_categories(kernel, kind):
-    """`category` finds the category of a kernel by its name: oxiwarp, matrix multiplication, attention or other."""
+    """`category` derives a kernel's category from its name.
+
+    The categories are oxiwarp, matrix multiplication, attention and other.
+    """
     assert category(kernel, {"ada_norm_rms_bf16"}) == kind

@@ -1,7 +1,7 @@
 """Tests of `benches/python/curve.py` without a GPU: the measured sizes, and the check of single tokens.
 
-For this check, the benchmark computes some tokens again, each in a call with only this token. The results must be
-equal.
+For this check, the benchmark computes some tokens again, each in a call with only this token. The results of
+both calls must be equal for these tokens.
 """
 
 import sys

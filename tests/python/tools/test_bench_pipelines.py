@@ -48,7 +48,7 @@ def test_pipelines(name, tmp_path, capsys):
 
 
 def test_other_size(tmp_path):
-    """The name of the results file says what differs from the published size."""
+    """If a size differs from the published size, the name of the results file says what differs."""
     options = ["bench", "--pipeline", "sdxl", *SMALL, "--variant", "eager", "--out", str(tmp_path)]
     assert main([*options, "--steps", "1", "--batch", "2"]) == 0
     record = json.loads((tmp_path / "pipeline-sdxl-steps1-batch2.json").read_text())
@@ -56,7 +56,7 @@ def test_other_size(tmp_path):
 
 
 def test_compiled(tmp_path):
-    """The compiled variants compile the denoiser only, and the patched ones are patched before."""
+    """Compiled variants compile only the denoiser. If a variant is also patched, it is patched before."""
     record = run(tmp_path, "--variant", "compiled", "--variant", "patched-compiled", name="flux")
     names = [result["variant"]["name"] for result in record["results"]]
     assert names == ["eager", "compiled", "patched-compiled"] and not any(r["error"] for r in record["results"])
@@ -64,7 +64,8 @@ def test_compiled(tmp_path):
 
 
 def test_weights(tmp_path, capsys):
-    """`--weights` loads a pipeline with its weights and its scheduler, here with the stand-in for a tokenizer."""
+    """`--weights` loads a pipeline with its weights and its scheduler, in this test with the stand-in for a
+    tokenizer."""
     pipelines = importlib.import_module("oxiwarp.cli.bench.pipelines")
     torch.manual_seed(3)
     pipe = PIPELINES["sdxl"].build(True)
@@ -112,7 +113,10 @@ def test_bad_arguments(options, expected, capsys):
 
 
 def test_no_memory_left(tmp_path, monkeypatch, capsys):
-    """A variant without enough GPU memory is left out with one line. Without memory for the first one, all are."""
+    """A variant without enough GPU memory is left out, with a one-line message.
+
+    If the first variant does not get enough memory, all variants are left out.
+    """
     module = importlib.import_module("oxiwarp.cli.bench.pipeline_run")
     monkeypatch.setattr(module, "explain", lambda failure: "the GPU has no memory left")
     prepare = module.prepare
@@ -132,7 +136,8 @@ def test_no_memory_left(tmp_path, monkeypatch, capsys):
 
 
 def test_compare(tmp_path, capsys):
-    """`--compare` prints two files of the same run next to each other, and refuses other files."""
+    """`--compare` prints two files of the same run next to each other, and rejects files of different
+    runs."""
     record = run(tmp_path, "--variant", "patched")
     capsys.readouterr()
     a, b = str(tmp_path / "pipeline-sdxl.json"), str(tmp_path / "b.json")
@@ -155,7 +160,8 @@ def test_compare(tmp_path, capsys):
 
 
 def test_the_copy_shares_weights():
-    """A variant has modules and a scheduler of its own, and the weights of the original pipeline."""
+    """Each variant has separate modules and a separate scheduler, but shares the weights of the original
+    pipeline."""
     module = importlib.import_module("oxiwarp.cli.bench.pipeline_run")
     pipe = PIPELINES["sdxl"].build(True)
     copied = module.copy_pipeline(pipe)

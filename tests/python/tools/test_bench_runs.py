@@ -67,7 +67,8 @@ def measurement(case, copy, rounds, results, device, alone) -> Measurement:
 def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkeypatch, tmp_path, capsys):
     """`bench.py` writes the results of an op to its files before it measures the next op.
 
-    After SIGTERM, it finishes the current case, reports the remaining cases as left out, and draws its plots.
+    After SIGTERM, `bench.py` finishes the current case, reports the remaining cases as left out, and draws
+    its plots.
     """
     seen = []
 

@@ -12,7 +12,7 @@ import cold_start  # noqa: E402
 
 
 def test_child(tmp_path):
-    """A process of its own measures the import, `patch` and the first steps of a model."""
+    """A new process measures the times of the import, of `patch`, and of the first steps of a model."""
     pytest.importorskip("diffusers")
     times = cold_start.child("ltx", "patched", tmp_path / "cache", "cpu", small=True)
     assert times["seconds"] == pytest.approx(times["import"] + times["patch"] + times["steps"][0])
@@ -22,7 +22,8 @@ def test_child(tmp_path):
 
 
 def test_cases(tmp_path, monkeypatch, capsys):
-    """Each model runs unpatched, with an empty cache, with this cache again, and after `warmup`."""
+    """Each model is measured four times: unpatched, with an empty cache, with the filled cache, and after
+    `warmup`."""
     seen = []
 
     def child(model, state, cache, device, small):

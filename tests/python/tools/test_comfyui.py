@@ -20,7 +20,10 @@ pytestmark = pytest.mark.skipif(not NODE.exists(), reason="no examples beside th
 
 
 class RMSNorm(nn.RMSNorm):
-    """A norm as ComfyUI makes it: a LoRA on a model with little memory adds functions that change the weight."""
+    """A norm as in ComfyUI, which stores functions that change the weight in each call.
+
+    On a machine with little memory, ComfyUI adds such functions for a LoRA.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -34,7 +37,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ModelPatcher:
-    """ComfyUI's object for a model: clones share the model, and each has wrappers of its own."""
+    """A stub of ComfyUI's object for a model.
+
+    Clones share the model, but each clone has separate wrappers.
+    """
 
     def __init__(self, model, wrappers=()):
         self.model, self.wrappers = model, {kind: dict(keyed) for kind, keyed in dict(wrappers).items()}
@@ -86,7 +92,7 @@ def test_inputs(node):
 
 
 def test_sampling(node, patcher, monkeypatch):
-    """The model is patched while it samples, and not before or after. The log shows the report once."""
+    """The model is patched only while it samples. The log shows the report once."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model, x = patcher.model.diffusion_model, random((3, 16), torch.float32, "cpu")
     seen, said = [], []
@@ -106,7 +112,7 @@ def test_sampling(node, patcher, monkeypatch):
 
 
 def test_changed_weights(node, patcher):
-    """A module whose weight ComfyUI changes in each call keeps its own forward."""
+    """If ComfyUI changes the weight of a module in each call, this module keeps its original `forward`."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model = patcher.model.diffusion_model
     model[2].weight_function.append(lambda weight: 3 * weight)
@@ -117,7 +123,10 @@ def test_changed_weights(node, patcher):
 
 
 def test_nothing_to_replace_and_errors(node):
-    """A model without norms samples as before. An error in the sampler leaves the model unpatched."""
+    """A model without norms samples as without the node.
+
+    An error in the sampler leaves the model unpatched.
+    """
     (patched,) = node.OxiwarpPatch().add(ModelPatcher(SimpleNamespace(diffusion_model=nn.Linear(4, 4))), "fast")
     assert patched.sample(lambda guider, sigmas: "sampled", None) == "sampled"
     original = ModelPatcher(SimpleNamespace(diffusion_model=nn.Sequential(RMSNorm(16))))

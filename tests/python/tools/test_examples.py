@@ -1,4 +1,7 @@
-"""Tests of the scripts of the skill and of the notebook: each runs on a small model and prints the expected output."""
+"""Tests of the scripts of the agent skill, and of the notebook.
+
+Each script runs on a small model and prints the expected output.
+"""
 
 import json
 import subprocess
@@ -78,7 +81,7 @@ def test_odd_arguments(name, options, complaint, tmp_path):
 
 
 def test_notebook(monkeypatch, tmp_path, capsys):
-    """The cells of the notebook run in order. It is stored without outputs."""
+    """The cells of the notebook run in order. The notebook file contains no outputs."""
     pytest.importorskip("diffusers")
     monkeypatch.chdir(tmp_path)
     cells = json.loads(NOTEBOOK.read_text())["cells"]

@@ -1,4 +1,5 @@
-"""Tests of measured figures in README and docs: each is in a table made from results files, or cites such a file."""
+"""Tests of measured figures in README and docs: each figure is in a table made from results files, or cites a
+results file."""
 
 import re
 
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as
 
 @pytest.mark.parametrize("name", script("figures").PAGES if DOCS else [])
 def test_tables_are_fresh(name):
-    """The tables of measured figures equal their results files. If this test fails, run `python scripts/figures.py`."""
+    """The tables of measured figures equal their results files.
+
+    If this test fails, run `python scripts/figures.py`.
+    """
     figures, generated = script("figures"), script("generated")
     text = (ROOT / name).read_text()
     assert generated.fill(text, "figures", figures.PAGES[name]) == text, f"{name} is stale"

@@ -90,7 +90,8 @@ def test_layout(repository):
 
 
 def test_kernels_own_checks(repository):
-    """Kernels reads the metadata, accepts its digest, and selects the build on this machine with backend "cuda"."""
+    """Hugging Face's package `kernels` reads the metadata, accepts its digest, and selects the build on this
+    machine with backend "cuda"."""
     from kernels import _rust, variants
 
     folder = repository / "build" / "torch-cuda"
@@ -130,7 +131,8 @@ def test_card(tmp_path):
 
 
 def test_old_layout(repository):
-    """Kernels before 0.9 loads the folder `oxiwarp` inside of the build. It has the same names."""
+    """`kernels` before 0.9 loads the folder `oxiwarp` inside of the build, which has the same public
+    names."""
     folder = repository / "build" / "torch-cuda"
     spec = importlib.util.spec_from_file_location("old_layout", folder / "oxiwarp" / "__init__.py")
     old = importlib.util.module_from_spec(spec)
@@ -201,7 +203,8 @@ def test_layers(module, repository, layer, device):
 
 
 def test_norms(module, device):
-    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the replaced module."""
+    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the replaced
+    module."""
     x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
     norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     host = nn.Module()

@@ -39,9 +39,11 @@ def test_cycles(graph):
 
 
 def test_internals_of_operators_import_none(graph):
-    """A module of ops/ whose name starts with an underscore is internal. It imports no module that defines an operator.
+    """A module of ops/ whose name starts with an underscore is internal.
 
-    The exception is `_modulation_backward`, because it calls operators.
+    Such a module imports no module that defines an operator.
+
+    The exception is the module `_modulation_backward`, because it calls operators.
     """
     for module, other in imports(graph):
         internal = module.startswith("oxiwarp.ops._") and module != "oxiwarp.ops._modulation_backward"

@@ -13,7 +13,10 @@ CHECKS = ("collectives", "language", "fsdp", "context", "flux")
 
 @pytest.mark.extra
 def test_it_runs_on_the_cpu(tmp_path):
-    """Every check that runs without GPUs passes. The check `tests` is left out: pytest runs these tests by itself."""
+    """Every check that runs without GPUs passes.
+
+    The check `tests`, which runs tests by pytest, is left out, because pytest runs these tests anyway.
+    """
     options = [part for check in CHECKS for part in ("--check", check)]
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), "--device", "cpu", "--out", str(tmp_path), *options],

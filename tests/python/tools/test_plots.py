@@ -1,4 +1,5 @@
-"""Tests of the benchmark plots with invented measurements: names, colours and marks, and that legends cover nothing."""
+"""Tests of the benchmark plots with invented measurements: names, colours and marks, and that legends cover
+nothing."""
 
 import csv
 import json
@@ -92,7 +93,8 @@ def test_colours(draw, folder):
 
 
 def test_a_family_names_its_bars_and_lines(folder):
-    """The plot of a family of ops has a legend entry for each implementation, which has its own colour and hatch.
+    """The plot of a family of ops has a legend entry for each implementation, and each entry has a different
+    colour and hatch.
 
     torch's function appears by its name, e.g. `F.cross_entropy`. An `x` marks each baseline that was not measured.
     """

@@ -55,7 +55,9 @@ def test_stubs(tmp_path):
 
 
 def test_no_symbols_of_the_driver():
-    """The native library defines functions with the names of CUDA driver functions. It must not export them.
+    """The native library defines functions with the names of CUDA driver functions.
+
+    The library must not export these functions.
 
     If the library exported them, other libraries in the process could call them instead of the driver's functions.
     """

@@ -20,7 +20,10 @@ def files():
 
 
 def citations():
-    """Return the results files that pages and sources cite. The value of the dictionary is one file that cites them."""
+    """Return the results files that pages and sources cite.
+
+    The value of the dictionary is one file that cites them.
+    """
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {}
     for name in tracked.splitlines():

@@ -95,8 +95,10 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """In a file of one cuda-std backend, `crate::arch` means this backend. In all remaining files it means both
-    backends."""
+    """In a file of one cuda-std backend, `crate::arch` means this backend.
+
+    In all other files, `crate::arch` means both backends.
+    """
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',
         "arch/a/mod.rs": "mod part;\n",

@@ -1,7 +1,7 @@
 """Tests of `run.sh`, which runs the tests and benchmarks of a bundle (compiled programs and wheels for a GPU machine).
 
-Checked are steps, exit codes and log files. A fake Python prints its arguments, and a fake compute-sanitizer reports
-faults.
+The tests check steps, exit codes and log files. A fake Python prints its arguments, and a fake
+compute-sanitizer reports faults.
 """
 
 import os
@@ -113,7 +113,8 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """A step of `run.sh` passes its options and the commit to a program, logs it, and fails if the program fails."""
+    """A step of `run.sh` passes its options and the commit to a program, logs the program's output, and fails
+    if it fails."""
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"

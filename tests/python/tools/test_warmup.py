@@ -13,7 +13,7 @@ from oxiwarp.cli import warmup
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Two GPUs that can launch the kernels of sm_80, and the list of the kernels that were loaded."""
+    """Two GPUs that can launch the kernels of sm_80, and a list that records the kernels that were loaded."""
     loaded, lock = [], threading.Lock()
     names = sorted({entry for kernel in kernel_info() if kernel["arch"] == "sm_80" for entry in kernel["entries"]})
 
@@ -50,7 +50,7 @@ def test_one_operator(two_gpus, capsys):
 
 
 def test_failures(two_gpus, monkeypatch, capsys):
-    """If a kernel or a GPU fails, the others are still loaded. The exit code is 1."""
+    """If one kernel or one GPU fails, all other kernels and GPUs are still loaded. The exit code is 1."""
     names, loaded = two_gpus
     prepare = _native.prepare_kernel
 
@@ -68,7 +68,8 @@ def test_failures(two_gpus, monkeypatch, capsys):
 
 
 def test_nothing_to_do(two_gpus, monkeypatch, capsys):
-    """Without a GPU, without a driver, or without the driver's cache, the error says so."""
+    """Without a GPU, without a driver, or without the driver's cache, the error message names the missing
+    part."""
 
     def no_driver():
         raise RuntimeError("no CUDA driver")
@@ -83,7 +84,10 @@ def test_nothing_to_do(two_gpus, monkeypatch, capsys):
 
 
 def test_on_a_gpu(cuda):
-    """The kernels of an operator are compiled into the driver's cache, and can be launched afterwards."""
+    """`warmup` compiles the kernels of an operator into the driver's cache.
+
+    They can be launched afterwards.
+    """
     index = cuda.index or 0
     with pytest.raises(RuntimeError, match=r"there is no kernel softmaxx"):
         _native.prepare_kernel(index, "softmaxx")

@@ -4,10 +4,11 @@ The model is diffusers' LTXVideoTransformer3DModel with seeded random weights an
 the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
 On the CPU, a small model runs in float32 and bf16, with oxiwarp's kernels on the CPU executor.
 
-The same run measures the bound on the difference. The unpatched model also runs in the next wider dtype. The difference
-between these two runs is the rounding error E of the unpatched model. The patched model rounds in the same places and
-only sums rows in another order, so its rounding error is about E too. Thus the patched and the unpatched latents differ
-by at most 2 E, both in the mean and in the maximum. If they differ by more, the demo fails.
+The demo also measures a bound on the difference between both models. For this bound, the demo also executes the
+unpatched model in the next wider dtype. The difference between the unpatched latents in both dtypes is the rounding
+error E of the unpatched model. The patched model performs the same roundings, and only sums rows in another order. So
+its rounding error is about E too, and the patched and the unpatched latents differ by at most 2 E. This holds for the
+mean and for the maximum of the difference. If the latents differ by more, the demo fails.
 """
 
 import importlib
@@ -63,7 +64,7 @@ class Outcome:
 
     @property
     def own_error(self) -> Tensor:
-        """Rounding error of the unpatched model: absolute difference from its latents in the wider dtype."""
+        """Rounding error of the unpatched model: absolute difference between its latents in the two dtypes."""
         return (self.stock.double() - self.wide.double()).abs()
 
     @property
@@ -92,7 +93,7 @@ class Outcome:
 
 
 def jobs(device: torch.device, steps: int | None) -> list[Job]:
-    """Return one job with the real model on a GPU, or two jobs with a small model on the CPU."""
+    """Return the jobs of the demo: one with the real model on a GPU, or two with a small model on the CPU."""
     if device.type == "cuda":
         return [Job({}, (7, 16, 24), torch.bfloat16, steps or 8)]
     small = dict(
@@ -151,7 +152,7 @@ def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], No
 
 
 def run(job: Job, device: torch.device, console: Any) -> Outcome:
-    """Run one job: the unpatched model in the wider dtype, the unpatched model, and the patched model."""
+    """Execute a job: the unpatched model in two dtypes (the wider one first), then the patched model."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console.print(f"\n{job.title}, on {device}", style="bold")
@@ -195,7 +196,7 @@ def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
 
 
 def where(device: torch.device) -> str:
-    """Return a description of the device and of the PTX that it runs."""
+    """Return a description of the device and of the PTX that this device executes."""
     if device.type != "cuda":
         return "the CPU executor: the same kernels, thread by thread; it is for checking, not for speed"
     found = _native.devices()[device.index or 0]
@@ -208,9 +209,9 @@ def median(values: list[float]) -> float:
 
 
 def demo(steps: int | None = None, device: str | None = None, out: str = "demo.png") -> int:
-    """Run all jobs and write the picture.
+    """Execute all jobs and write the picture.
 
-    Returns: 0, or 1 if a package is missing or a difference is too large. In this case, print the reason.
+    Returns: 0, or 1 if a package is missing or a difference is too large. The reason for the failure is printed.
     """
     try:
         importlib.import_module("diffusers")

@@ -84,7 +84,7 @@ def check_ptx(index: int) -> str:
 def check_op(device: str) -> str:
     """Check `rms_norm` and `add_rms_norm` on one device against float64.
 
-    The relative error may be 2 eps in a 16-bit dtype, and 16 eps in float32.
+    The check allows a relative error of 2 eps in a 16-bit dtype, and of 16 eps in float32.
     """
     worst = 0.0
     for dtype in DTYPES:
@@ -108,7 +108,7 @@ def check_op(device: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the name and the function of each check. Each check can rely on the checks before it."""
+    """Yield the name and the function of each check. A check assumes that the earlier checks passed."""
     yield "torch", check_torch
     yield "CPU executor", lambda: check_op("cpu")
     yield "driver", check_driver

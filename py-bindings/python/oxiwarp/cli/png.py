@@ -1,4 +1,4 @@
-"""Draws the demo's picture: the difference between patched and unpatched model, next to the model's rounding error."""
+"""Draws the demo's picture: the difference of the patched from the unpatched latents, next to the rounding error."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .demo import Outcome
 
 PATCHED, STOCK = BLUE, ORANGE
-# Difference and rounding error have different line styles and markers, not only different colours.
+# The two errors have different line styles and markers too, for readers who cannot distinguish the colours.
 SERIES: dict[str, dict[str, Any]] = {
     "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
     "stock against stock in a wider type: rounding error": dict(
@@ -32,9 +32,10 @@ def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
 def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
     """Draw a row of panels for each job.
 
-    The panels show two errors: the patched model's difference and the unpatched model's rounding error. They show the
-    first frame, the distribution, and mean and maximum with their bounds. With `times`, one more panel shows the time
-    of each step. Times of the CPU executor are not meaningful.
+    The panels show two errors: the difference between the patched and the unpatched latents, and the unpatched model's
+    rounding error. Two panels show the first frame of these errors. One panel shows their distributions, and one panel
+    shows their means and maxima with the bounds. If `times` is True, one more panel shows the time of each step. Times
+    of the CPU executor are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -56,7 +57,7 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Draw difference and rounding error of the first latent frame as two images with a common colour scale."""
+    """Draw two images with one colour scale: the difference and the rounding error of the first latent frame."""
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
     largest = max(float(frame.max()) for frame in frames) or 1.0
@@ -73,7 +74,7 @@ def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
-    """Draw, for each size of the error, the share of latents with a larger error. The log axis omits errors of 0."""
+    """Draw the fraction of latents whose error is larger than x, as a function of x. The log axis omits errors of 0."""
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
         axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)
@@ -91,7 +92,7 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 
 
 def checked(axis: Any, outcome: "Outcome") -> None:
-    """Draw the values that the demo checks: mean and maximum of difference and rounding error, and the bounds."""
+    """Draw the values that the demo checks: mean and maximum of the two errors (see `draw`), and their bounds."""
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
     errors = (*zip(means, maxima, strict=True), outcome.bounds)

@@ -18,9 +18,9 @@ CACHE = "~/.nv/ComputeCache"
 def warmup(ops: list[str] | None = None, console: Any = None) -> int:
     """Compile the kernels of every GPU with several threads, and show the progress.
 
-    `ops` restricts the kernels to those of some operators.
+    If `ops` is given, compile only the kernels of these operators.
 
-    Returns: 0, or 1 if there is no GPU or a kernel failed. In this case, print the reason.
+    Returns: 0, or 1 if there is no GPU or a kernel failed. The reason for the failure is printed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,7 +59,7 @@ def warmup(ops: list[str] | None = None, console: Any = None) -> int:
 
 
 def selected(names: list[str], ops: list[str] | None) -> list[str]:
-    """Return the kernels of some operators, or all kernels. Raise ValueError for an unknown operator."""
+    """Return the kernels of the operators `ops`, or all kernels. Raise ValueError for an unknown operator."""
     if ops is None:
         return names
     entries = {

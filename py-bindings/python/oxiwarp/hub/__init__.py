@@ -8,8 +8,8 @@
                               oxiwarp/__init__.py            the same names, for old versions of Kernels
                               _oxiwarp/                      a copy of the package
 
-`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in
-`torch.ops`. So one process can also load an installed oxiwarp, or another version of the repository.
+`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in `torch.ops`.
+So one process can load the repository together with an installed oxiwarp, or with another version of the repository.
 """
 
 import ast
@@ -22,8 +22,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# Files of the package to copy: the operators and the modules that they import. These import only torch,
-# because Kernels allows no other dependency.
+# Files of the package to copy: the operators and the modules that they import. These files import only torch,
+# because Hugging Face Kernels allows no other dependency.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
 INIT = """from .ops import *  # noqa: F403
 from .ops import _register
@@ -64,9 +64,11 @@ LICENSE = "Apache-2.0"
 
 
 def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
-    """Write the repository to `folder`, and return the path of its `build/torch-cuda`, which replaces an existing one.
+    """Write the repository to `folder`, and return the path of its `build/torch-cuda`.
 
-    `repo_id` is the name of the repository on the Hub. It is written into the card and into build.toml.
+    An existing `build/torch-cuda` is replaced.
+
+    `repo_id` is the name of the repository on the Hub, which is written into the card and into build.toml.
     """
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
@@ -107,7 +109,7 @@ def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in `folder`, in base64, by its path relative to `folder`."""
+    """Map the path of each file, relative to `folder`, to the SHA-256 of the file in base64."""
     return {
         path.relative_to(folder).as_posix(): base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
         for path in sorted(folder.rglob("*"))
@@ -116,7 +118,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def listed(path: Path, names: Callable[[ast.Module], Iterator[str]]) -> str:
-    """Return a Markdown list of the names that `names` finds in a Python file."""
+    """Return a Markdown list of the names that the function `names` finds in a Python file."""
     return "\n".join(f"- `{name}`" for name in sorted(names(ast.parse(path.read_text()))))
 
 
@@ -128,7 +130,7 @@ def exported(module: ast.Module) -> Iterator[str]:
 
 
 def classes(module: ast.Module) -> Iterator[str]:
-    """Yield the names of classes, and of the variables that `_applying` makes."""
+    """Yield the names of the classes in a file, and of the variables to which a call of `_applying` is assigned."""
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -149,7 +151,7 @@ def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
 
 
 def namespace(folder: Path) -> str:
-    """Return a namespace for `torch.ops` with a hash of the folder's files, so that versions have different names."""
+    """Return a namespace for `torch.ops`. It ends with a hash of the folder's files, so it differs between versions."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(folder)).encode())

@@ -1,4 +1,4 @@
-"""The operators of the package. Each module has an operator's schema, its fake (meta) kernel and its public functions.
+"""The operators of the package. Each module defines an operator's schema, fake (meta) kernel and public functions.
 
 `__all__` of a module lists its public functions. The package exports only the modules that this file imports.
 """

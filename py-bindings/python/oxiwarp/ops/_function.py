@@ -13,7 +13,8 @@ class Function(torch.autograd.Function):
     """An autograd function whose `forward` and `backward` call operators.
 
     `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of torch.func
-    require this form. torch.vmap uses the batching rules of the operators, which call them once per batch element.
+    require this division into two methods. torch.vmap uses the batching rules of the operators. These rules call an
+    operator once per batch element.
     """
 
     generate_vmap_rule = True
@@ -38,7 +39,7 @@ class Function(torch.autograd.Function):
 
 
 def apply(function: type[Function], *arguments: Any) -> Any:
-    """Call `function` so that autograd records it in eager code, under torch.compile and under torch.func."""
+    """Call `function` so that autograd records the call in eager code, under torch.compile and under torch.func."""
     if compiling():
         return function.apply(*distinct(arguments))
     if peek_interpreter_stack() is None:

@@ -9,7 +9,7 @@ The gradients of scale, shift, weight and bias follow from these sums:
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
 If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the norm's backward. The gradients
-ignore the intermediate roundings of the forward pass, as the gradients of the norms do.
+ignore the intermediate roundings of the forward pass. The gradients of the norms ignore them too.
 """
 
 import math
@@ -49,8 +49,9 @@ class Norm(NamedTuple):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the gradient of x plus `dsum`, and two sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
 
-        `wanted` has two flags, for A and for B. A sum that is not wanted is None. `weight` replaces the weight of the
-        norm. It is `[N]`, or `[groups, N]` with one weight per group of consecutive rows.
+        `wanted` has two flags: whether the caller needs A, and whether it needs B. A sum that the caller does not need
+        is None. `weight` replaces the weight of the norm. Its shape is `[N]`, or `[groups, N]` with one weight per
+        group of consecutive rows.
         """
         dweight, dbias = wanted
         if not self.rms:
@@ -64,7 +65,7 @@ class Norm(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """A scale, shift or gate as the caller passed it, and the table `[N]` that is added to it, or None."""
+    """A scale, shift or gate that the caller passed, and the table `[N]` that is added to it, or None."""
 
     value: Tensor
     table: Tensor | None
@@ -80,7 +81,7 @@ def modulations(
 class Gradients(NamedTuple):
     """Gradients of the operands. The gradient of `x` has the dtype of `x`, and the remaining gradients are float32.
 
-    None stands for an operand that is missing or needs no gradient.
+    A gradient is None if its operand is missing or needs no gradient.
     """
 
     x: Tensor
@@ -102,7 +103,8 @@ def modulated(
     """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
     `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of `scale.value` and
-    `shift.value`. The caller sums them further for the tables. If `sums` is false, only the gradient of x is computed.
+    `shift.value`. For the gradients of the tables, the caller sums these gradients further. If `sums` is False, only
+    the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -168,8 +170,8 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     """Return the number of groups of consecutive rows of x, where the rows of a group share a row of `modulation`.
 
     Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`
-    groups. For x of shape `[B, S, N]`, a modulation `[B, 1, N]` gives B groups, and `[N]` gives 1. `[B, S, N]` gives
-    None, and so does `[1, S, N]` for B > 1.
+    groups. For x of shape `[B, S, N]`, a modulation `[B, 1, N]` gives B groups, and a modulation `[N]` gives 1 group. A
+    modulation `[B, S, N]` gives None, and so does a modulation `[1, S, N]` if B > 1.
     """
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
@@ -192,7 +194,8 @@ def of_modulation(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of a modulation's value and of its table, in their dtypes.
 
-    `wanted` has two flags, for the value and for the table. A gradient that is not wanted is None.
+    `wanted` has two flags: whether the caller needs the gradient of the value, and of the table. Other gradients are
+    None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -211,7 +214,7 @@ def ada_norm_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, in their dtypes.
 
-    `wanted` has one flag per gradient, in this order. The gradient of x is always computed.
+    `wanted` says for each gradient, in this order, whether the caller needs it. The gradient of x is always computed.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
@@ -229,7 +232,7 @@ def gated(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of `gate * y` for y, the gate and the gate's table.
 
-    `wanted` has one flag per gradient. A gradient that is not wanted is None.
+    `wanted` says for each gradient whether the caller needs it. The other gradients are None.
     """
     dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
     if not (wanted[1] or wanted[2]):

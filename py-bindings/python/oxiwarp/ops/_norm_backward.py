@@ -9,7 +9,7 @@ from ._register import check_number, check_rows, dtype_name, or_f32
 
 
 def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, eps: float) -> None:
-    """Raise RuntimeError for operands that the norms' backward operators do not support. Reads no tensor values."""
+    """Raise RuntimeError for operands that the norms' backward operators do not support. Read no tensor values."""
     check_number(op, "eps", eps, 0.0)
     check_rows(op, x, None, dy=dy, **({} if dsum is None else {"dsum": dsum}))
     if weight is None:
@@ -28,9 +28,9 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
-    """Return an uninitialised tensor for the gradient of `parameter`. If it is not wanted, it has no elements.
+    """Return an uninitialised tensor for the gradient of `parameter`. If `wanted` is False, it has no elements.
 
-    Raise RuntimeError if the gradient is wanted but `parameter` is None. `what` names the gradient in the message.
+    Raise RuntimeError if `wanted` is True but `parameter` is None. `what` names the gradient in the message.
     """
     if not wanted:
         return x.new_empty(0)

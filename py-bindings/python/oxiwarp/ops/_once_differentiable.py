@@ -1,4 +1,4 @@
-"""Makes second derivatives raise RuntimeError. The backward kernels have no derivative of their own."""
+"""Makes second derivatives raise RuntimeError, because the backward kernels have no derivative."""
 
 import functools
 from collections.abc import Callable
@@ -25,8 +25,8 @@ class _ReadOnce:
 def _apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the same elements and no autograd history.
 
-    The result is `tensor.data` and not a view, because torch forbids in-place writes to a view that a function with
-    several outputs returned.
+    The result is `tensor.data` instead of a view. If a function with several outputs returns a view, torch forbids
+    in-place writes to this view.
     """
     if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
         return tensor.view_as(tensor)
@@ -34,10 +34,10 @@ def _apart(tensor: Tensor) -> Tensor:
 
 
 class _Twice(torch.autograd.Function):
-    """An autograd function that returns its first `count` tensors unchanged, and whose backward raises RuntimeError.
+    """An autograd function that returns its first `count` inputs unchanged, and whose backward raises RuntimeError.
 
-    Its remaining inputs are the tensors from which the first `count` were computed. A derivative with respect to one
-    of these inputs therefore reaches the backward.
+    The remaining inputs are the tensors from which the first `count` inputs were computed. So a derivative with respect
+    to one of the remaining inputs reaches the backward.
     """
 
     generate_vmap_rule = True
@@ -58,10 +58,11 @@ class _Twice(torch.autograd.Function):
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Decorate a `backward` that calls kernels: differentiating its results (`create_graph=True`) raises RuntimeError.
 
-    torch's `once_differentiable` is not enough: the graph has no path from the inputs to its error node. The second
-    derivative is therefore 0 if the incoming gradient is constant (`y.sum()`), or if `autograd.grad` names the inputs.
-    This decorator makes all saved tensors and incoming gradients inputs of the error node. If a gradient depends only
-    on constants (e.g. the gradient of a rotation for a constant `dy`), its second derivative is still 0.
+    torch's `once_differentiable` adds an error node to the graph, but the graph has no path from this node to the saved
+    tensors. Therefore the second derivative is 0 instead of an error if the incoming gradient is constant (`y.sum()`),
+    or if `autograd.grad` names the inputs. This decorator makes all saved tensors and incoming gradients inputs of the
+    error node. If a gradient depends only on constants (e.g. the gradient of a rotation for a constant `dy`), its
+    second derivative is still 0.
     """
 
     @functools.wraps(backward)

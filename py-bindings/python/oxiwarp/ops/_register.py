@@ -68,7 +68,8 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
     """Define an operator whose kernel is the Python function `run`, which writes to its arguments and returns nothing.
 
     Return a function that calls the operator under torch.compile, and `run` in eager mode. torch.compile would replace
-    an in-place operator of torch by a functional one, which adds a copy. It does not replace a custom operator.
+    an in-place operator of torch by a functional operator, which adds a copy. torch.compile does not replace a custom
+    operator.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -78,10 +79,12 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """Run an operator under torch.vmap, with one call per batch element. If there is an `out`, a call writes to one
-    batch element of it."""
-    # `Function.forward` calls operators with grad mode off. With grad mode on, autograd does not record this
-    # call, and the gradient would be lost silently.
+    """Run an operator under torch.vmap, with one call per batch element.
+
+    If `out` is given, each call writes to one batch element of `out`.
+    """
+    # `Function.forward` calls operators with grad mode off. If grad mode is on here, autograd does not record
+    # this call, and the gradient would be lost without an error.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -90,7 +93,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Make the batch the first dimension. Operators may not support the strides of a slice along a later one.
+    # Make the batch the first dimension. Operators may not support the strides of a slice along another
+    # dimension.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -115,7 +119,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
     """Return the results of `one_by_one` (one call per batch element under torch.vmap) for an empty batch.
 
-    A call for one batch element on the meta device determines the shapes of the results.
+    To determine the shapes of the results, call the operator for one batch element on the meta device.
     """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
@@ -139,8 +143,8 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
     """Register `resolve` as the kernel of operator `name` for lazily negated or conjugated tensors.
 
-    torch's fallback for such tensors expects that an operator returns the tensor to which it writes. An operator that
-    returns nothing therefore needs a kernel of its own.
+    torch's fallback for such tensors expects that an operator returns the tensor to which it writes. Therefore an
+    operator that returns nothing needs a separate kernel for such tensors.
     """
     for key in ("Negative", "Conjugate"):
         _LIBRARY.impl(name, resolve, key)
@@ -165,7 +169,7 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Return whether autograd must record a call with these inputs, or forward-mode AD is active."""
+    """Return whether autograd must record a call with these inputs, or whether forward-mode AD is active."""
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():
@@ -173,7 +177,8 @@ def needs_grad(*tensors: Tensor | None) -> bool:
     for tensor in tensors:  # noqa: SIM110  a generator would add 0.3 µs per call
         if tensor is not None and tensor.requires_grad:
             return True
-    # A vmap tensor does not require grad, but the tensor inside may. torch.compile cannot trace this check.
+    # A vmap tensor does not require grad, but the tensor inside it may require grad. torch.compile cannot
+    # trace this check.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
@@ -201,7 +206,7 @@ def may_write(x: Tensor) -> bool:
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
     """Run an operator that writes to the caller's tensors `outs`, which are its last arguments.
 
-    `grad` says whether an input requires grad. Raise RuntimeError if it does, or if a tensor in `outs` is lazily
+    `grad` says whether an input requires grad. Raise RuntimeError if `grad` is True, or if a tensor in `outs` is lazily
     negated or conjugated.
     """
     if grad or needs_grad(*outs):
@@ -235,8 +240,8 @@ def refuse_forward_mode(op: str) -> None:
 def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
     """Raise TypeError for the first argument that is not a tensor. An argument in `optional` may be None.
 
-    Public functions check with a chain of `isinstance` first, and call this function only if that fails. Building the
-    dicts would add half a microsecond to every call.
+    Public functions first check their arguments with a chain of `isinstance`. They call this function only if the chain
+    fails, because building the dicts would add half a microsecond to every call.
     """
     for name, value in (required | optional).items():
         if not isinstance(value, Tensor if name in required else OPTIONAL):
@@ -245,7 +250,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return whether `rounding` is "before_weight" (rounds before the weight). Raise ValueError for an unknown name."""
+    """Return whether `rounding` is "before_weight" (round, then multiply). Raise ValueError for an unknown name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -291,13 +296,12 @@ def explain(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in error messages, e.g. "f16" for float16. Other dtypes than f32, f16 and bf16 keep
-    torch's name."""
+    """Return the name of a dtype in error messages: "f32", "f16", "bf16", or torch's name for other dtypes."""
     return FLOATS.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return text such as "f16 (as x) or f32", for an operand with the dtype of argument `like` or float32."""
+    """Return text such as "f16 (as x) or f32": the dtype of argument `like`, and float32, which an operand may have."""
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 
@@ -318,9 +322,10 @@ def is_eps(value: float) -> bool:
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the row kernels do not support. Reads only shapes, dtypes and devices.
+    """Raise RuntimeError for inputs that the row kernels do not support. Read only shapes, dtypes and devices.
 
-    `others` must have the shape, dtype and device of `x`. `weight` is `[N]` in the dtype of `x` or in float32.
+    The tensors in `others` must have the shape, dtype and device of `x`. `weight` must have shape `[N]`, and the dtype
+    of `x` or float32.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")

@@ -1,4 +1,4 @@
-"""Roles of operands: the shape and dtype of an operator's tensor argument relative to the other arguments.
+"""Roles of operands. A role is the shape and dtype of a tensor argument relative to the operator's other arguments.
 
 `define` records a role for every tensor of an operator. `patching` uses the roles to convert operands. The tests use
 them to generate arguments, and `scripts/operators.py` to generate the reference.
@@ -39,8 +39,8 @@ class Operator(NamedTuple):
     """A registered operator.
 
     `module` is the Python module that defines the operator. `roles` maps the name of each tensor argument to its role
-    (shape and dtype), in the order of the schema. `in_python` says whether the kernel is a Python function and not in
-    Rust.
+    (shape and dtype), in the order of the schema. `in_python` says whether the kernel is a Python function instead of a
+    Rust function.
     """
 
     name: str
@@ -71,8 +71,8 @@ def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
     """Return the roles of a public function's tensor parameters, by name.
 
     A parameter takes its role from the first operator of the same module that has a tensor of this name. The dict
-    `ROLES` of the module overrides these roles. It is for parameters that no operator has, and for parameters for which
-    the function accepts more shapes than the operator.
+    `ROLES` of the module overrides these roles. `ROLES` has the parameters that no operator has, and the parameters for
+    which the function accepts more shapes than the operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}

@@ -1,8 +1,8 @@
 """Frequencies and tables of rotary embeddings, computed by torch's operators.
 
-`rope_3d` uses tables, because their cost is small. All layers share the tables, and float32 tables with one entry per
-pair have `4 * S * D` bytes. Reading and writing bfloat16 queries and keys takes `8 * S * heads * D` bytes. `rope_1d`
-uses no tables: its kernel computes the angles.
+`rope_3d` uses tables, because they are small and all layers share them. Float32 tables with one entry per pair of
+columns have `4 * S * D` bytes. In comparison, the kernel reads and writes `8 * S * heads * D` bytes of bfloat16 queries
+and keys. `rope_1d` uses no tables: its kernel computes the angles.
 """
 
 import math
@@ -16,7 +16,7 @@ from ._checks.positions import check_theta
 
 @kept
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
-    """Return `theta**(-2i/dim)` in float32, computed on the CPU as by transformers' rotary embeddings.
+    """Return `theta**(-2i/dim)` in float32, computed on the CPU because transformers computes it there.
 
     The result has shape `[dim / 2]`.
     """
@@ -30,7 +30,8 @@ def grid_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return cosines and sines, float32 `[S, D / 2]`, for the tokens of a grid.
 
-    `splits` says how many columns of a head each axis (frame, row, column) rotates. The angles are float64.
+    `splits` says how many columns of a head are rotated by the position on each axis (frame, row, column). The angles
+    are computed in float64.
     """
     check_theta(theta)
     parts = []

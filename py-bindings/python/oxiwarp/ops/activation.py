@@ -12,7 +12,7 @@ from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad
 from ._roles import Role
 
 # Values of the operators' argument `kind`. Kind 1 is GELU with the bits of torch builds for CUDA 13.2 and
-# newer. In these builds, the last bits of erf differ from those in older builds.
+# newer. The erf of these builds and the erf of older builds differ in the last bits.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
@@ -52,8 +52,8 @@ op_backward = define(
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
     """Raise RuntimeError for inputs that the kernels do not support.
 
-    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The shape of the bias is
-    `[halves * x.shape[-1]]`. `others` are further inputs, by name, with the shape, dtype and device of `x`.
+    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The bias must have shape
+    `[halves * x.shape[-1]]`. `others` has further inputs, by name. They must have the shape, dtype and device of `x`.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")

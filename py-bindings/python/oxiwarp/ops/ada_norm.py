@@ -20,7 +20,7 @@ def check(
     eps: float,
     **modulations: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Raise RuntimeError for unsupported operands. `modulations` maps e.g. "scale" to the pair of value and table."""
+    """Raise RuntimeError for unsupported operands. `modulations` maps a name such as "scale" to (value, table)."""
     check_norm(op, x, weight, bias, eps)
     for name, (value, table) in modulations.items():
         check_modulation(op, name, value, table, x)
@@ -111,9 +111,10 @@ def ada_norm(
             shape `[A, B, C, N]` may be broadcast in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the last
             ones (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting in a middle dimension (`[A, 1, C, N]`) or at both ends
             (`[1, B, 1, N]`) is not supported.
-        shift (Tensor | None): as `scale`. If `scale` and `shift` are broadcast in some but not all leading dimensions,
-            these must be the same dimensions. It must be possible to merge the leading dimensions into at most two by
-            `view`. Two dimensions count as merged only if they merge in `x`, `scale` and `shift`.
+        shift (Tensor | None): shapes and dtypes as for `scale`. If `scale` and `shift` are broadcast in some but not
+            all leading dimensions, they must be broadcast in the same dimensions. It must be possible to merge the
+            leading dimensions into at most two by `view`. Two dimensions count as merged only if they merge in `x`,
+            `scale` and `shift`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.

@@ -25,9 +25,9 @@ MOST_HEADS = 256
 def _check(
     op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
-    """Raise RuntimeError for tensors that the kernels do not support. Reads only shapes, dtypes and devices.
+    """Raise RuntimeError for tensors that the kernels do not support. Read only shapes, dtypes and devices.
 
-    `starts` is a pair: the offsets of the packed sequences in the queries, and those in the keys. Both offsets are None
+    `starts` is a pair: the offsets of the packed sequences in the queries, and their offsets in the keys. Both are None
     if sequences are not packed.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -68,7 +68,7 @@ def _check(
 
 
 def _layout_hint(q: Tensor, k: Tensor, heads_first: bool) -> str:
-    """Return a hint for error messages if the shapes of `q` and `k` are valid in the other layout, or ""."""
+    """Return a hint for error messages if the shapes of `q` and `k` are valid in the other layout, otherwise ""."""
     heads_at = -2 if heads_first else -3
     heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
     if q.dim() < 4 or q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1] or not kv_heads or heads % kv_heads:
@@ -89,7 +89,7 @@ def _warn_of_layout(k: Tensor, layout: str) -> None:
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an output with the shape of `x`. The heads of a token are adjacent in memory, also in layout "bhsd"."""
+    """Return an output with the shape of `x`. In both layouts, the heads of a token are adjacent in memory."""
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
@@ -164,7 +164,7 @@ class _Attention(Function):
 
 
 def _refuse_options(causal: Any, **numbers: Any) -> None:
-    """Raise TypeError for options of a wrong type. torch would convert them, or quote the whole schema."""
+    """Raise TypeError for options of a wrong type. torch would convert such an option, or quote the whole schema."""
     if not isinstance(causal, (bool, torch.SymBool)):
         kind = type(causal)  # numpy.bool needs its module's name in the message
         name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -175,7 +175,7 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
 
 
 def _limits(window: Any) -> list[int]:
-    """Return two numbers: how many keys before and after its position a query attends to. -1 stands for no limit."""
+    """Return how many keys before and how many keys after its position a query attends to. -1 means no limit."""
     limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
     for limit in pair:
         if limit is None:
@@ -272,7 +272,7 @@ def attention(
             number of queries selects the kernel, and the kernel determines the last bits. Hopper GPUs have separate
             kernels for 64 queries or more. If one key head has at most 32 queries (over all its query heads) and 1024
             keys or more, the keys are split among thread blocks.
-        Gradients: `q`, `k` and `v` have gradients, and `mask` has none. The gradients are deterministic. A second
+        Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
         Special values: A query that attends to no key, or whose scores are all -inf, gets zeros, and -inf in `lse`. If
             an additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean

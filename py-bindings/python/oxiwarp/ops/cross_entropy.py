@@ -15,7 +15,7 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
-    """Raise RuntimeError for arguments that the kernels do not support. Reads only shapes, dtypes, devices and numbers.
+    """Raise RuntimeError for arguments that the kernels do not support. Read only shapes, dtypes, devices and numbers.
 
     `rows` are further inputs, by name: float32 tensors with one number per row of the logits.
     """
@@ -106,8 +106,8 @@ class _CrossEntropy(Function):
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows that are not ignored.
 
-    If the dtype of `target` cannot represent `ignore_index`, no row is ignored. torch's `target != ignore_index` would
-    wrap `ignore_index` to a number that may be a class.
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored. In this case, torch's
+    `target != ignore_index` would wrap `ignore_index` to another number, which may be a class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
@@ -153,7 +153,7 @@ def cross_entropy(
     Note:
         Exactness: Each row is read once and computed in float32. The result is rounded once. The loss of a row does not
             depend on the other rows.
-        Gradients: Only `logits` has one. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
         Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
             +inf. "mean" over no rows is NaN. On a GPU, the host does not read the targets. A target that is neither a
             class nor `ignore_index` gives a NaN loss and a NaN gradient. In torch, it fails a device-side assertion.

@@ -1,6 +1,6 @@
 """Gated activations such as GEGLU and SwiGLU: `torch.ops.oxiwarp.gated_activation` and its public functions.
 
-The operator computes `first * f(second)`, or `f(first) * second` with `gate_first`.
+The operator computes `first * f(second)`, or `f(first) * second` if `gate_first` is True.
 """
 
 from typing import Any
@@ -167,7 +167,7 @@ def geglu(
             be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -212,7 +212,7 @@ def swiglu(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -240,7 +240,7 @@ def swiglu(
 def mul_and_silu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `first * silu(second)` over two halves of the last dimension. This is `swiglu` by another name.
+    """Compute `first * silu(second)` over two halves of the last dimension. `swiglu` computes the same formula.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
@@ -252,7 +252,7 @@ def mul_and_silu(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -292,7 +292,7 @@ def silu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -332,7 +332,7 @@ def gelu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -372,7 +372,7 @@ def gelu_tanh_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
@@ -419,7 +419,7 @@ def fatrelu_and_mul(
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
-        Contiguous Tensor of shape `[..., H]` with the dtype of `x`. If `out` is given, `out`.
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input

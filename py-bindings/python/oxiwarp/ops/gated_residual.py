@@ -38,7 +38,7 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return the incoming gradient `dtotal` with 0 at the elements that the forward clamped.
+    """Return the incoming gradient `dtotal`, but 0 at the elements that the forward clamped.
 
     To find these elements, the sum is recomputed without the clamp.
     """
@@ -47,7 +47,7 @@ def unclipped(
 
 
 class _GatedResidual(Function):
-    """Autograd function that saves y and the gate. With `clip`, it also saves x, to find the clamped elements."""
+    """Autograd function that saves y and the gate. If `clip` is True, it also saves x, to find the clamped elements."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:

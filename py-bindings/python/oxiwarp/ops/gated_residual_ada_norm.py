@@ -71,7 +71,7 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Autograd function that saves the sum and the operands, but x only with `clip`.
+    """Autograd function that saves the sum and the operands. It saves x only if `clip` is True.
 
     The backward kernel of the norm adds the incoming gradient of `sum` to the gradient that comes from the norm.
     """
@@ -142,7 +142,7 @@ def gated_residual_ada_norm(
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor | None): as for `gated_residual`. None gives `sum = x + y`.
         scale (Tensor): broadcasts to `x`, with the shapes and dtypes that `ada_norm` supports.
-        shift (Tensor | None): as `scale`.
+        shift (Tensor | None): shapes and dtypes as for `scale`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The norm reads the sum after
             rounding.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.

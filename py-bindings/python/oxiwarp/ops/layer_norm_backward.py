@@ -23,9 +23,10 @@ def _fake(
     return x.new_empty(x.shape), like(f"{name}: dweight", weight, x, dweight), dbias_out
 
 
-# This operator returns dx + dsum and the gradients of weight and bias. A gradient that is not wanted is a
-# tensor without elements. A weight [G, N] has one row for each of G equal groups of consecutive rows of x. If
-# `bias` is None and `dbias` is set, the gradient of the bias has the shape and dtype of the weight.
+# This operator returns dx + dsum and the gradients of weight and bias. A gradient that the caller does not
+# need is a tensor without elements. A weight of shape [G, N] has one row for each of G equal groups of
+# consecutive rows of x. If `bias` is None and `dbias` is set, the gradient of the bias has the shape and
+# dtype of the weight.
 op = define(
     "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
     "bool dbias) -> (Tensor, Tensor, Tensor)",

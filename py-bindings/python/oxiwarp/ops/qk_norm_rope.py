@@ -106,10 +106,10 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the norm's gradients for `x`, weight and bias. Those of weight and bias are None if not wanted.
+    """Return the norm's gradients for `x`, weight and bias. A gradient that the caller does not need is None.
 
-    `parameters` is the pair of weight and bias. `wants` has a flag for each of these two gradients. `how` is the pair
-    of the norm's number in `NORMS` and eps.
+    `parameters` is the pair of weight and bias. `wants` says for both whether the caller needs the gradient. The
+    gradient for `x` is always computed. `how` is the pair of the norm's number in `NORMS` and eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -225,9 +225,9 @@ def qk_norm_rope(
             norm.
         q_weight (Tensor | None): contiguous `[D]`, or `[heads * D]` with `across_heads`, in the dtype of `q` or in
             float32.
-        k_weight (Tensor | None): as `q_weight`. `k_weight` and `k_bias` are ignored without `k`.
-        q_bias (Tensor | None): as `q_weight`, only for "layer_norm".
-        k_bias (Tensor | None): as `q_weight`, only for "layer_norm".
+        k_weight (Tensor | None): shape and dtype as for `q_weight`. Without `k`, `k_weight` and `k_bias` are ignored.
+        q_bias (Tensor | None): shape and dtype as for `q_weight`, only for "layer_norm".
+        k_bias (Tensor | None): shape and dtype as for `q_weight`, only for "layer_norm".
         eps (float): added to the variance or to the mean of squares; finite, 0 or more.
         across_heads (bool): normalize all heads of a token together, as LTX-Video and Wan do. The heads of a token must
             then be adjacent in memory.
@@ -243,7 +243,8 @@ def qk_norm_rope(
             tokens, which saves a concatenation.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors. With `out`, `out`.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out` is given,
+        the result is `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and

@@ -1,4 +1,4 @@
-"""Mochi's residual, `x + rms(x_res) * tanh(gate)`, with and without the following modulated RMSNorm.
+"""Mochi's residual, `x + rms(x_res) * tanh(gate)`, and its combination with the modulated RMSNorm that follows it.
 
 The operators are `residual_tanh_gated_rms_norm` and `residual_tanh_gated_rms_norm_modulated` in `torch.ops.oxiwarp`.
 """
@@ -127,7 +127,7 @@ def residual_tanh_gated_rms_norm_modulated(
             shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
             in float32.
-        scale (Tensor): as `gate`.
+        scale (Tensor): shapes and dtypes as for `gate`.
         eps (float): added to the mean of squares of both norms; finite, 0 or more.
 
     Returns:

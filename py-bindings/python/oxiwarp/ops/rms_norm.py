@@ -45,8 +45,8 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# The public function increments autograd's version counter of `out`, because the operator does not. A Python
-# kernel for this increment would take longer than the whole remaining call.
+# The public function increments autograd's version counter of `out`, because the operator does not. An
+# increment in a Python kernel of the operator would take longer than the whole remaining call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -72,7 +72,7 @@ define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
-    """Call the operator, and replace its errors by clearer ones. Autograd does not record the call."""
+    """Call the operator, and replace its errors by clearer errors. Autograd does not record the call."""
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:

@@ -21,9 +21,9 @@ def _fake(
     return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
 
 
-# This operator returns dx + dsum and the gradient of the weight. If the gradient of the weight is not wanted,
-# it is a tensor without elements. A weight [G, N] has one row for each of G equal groups of consecutive rows
-# of x.
+# This operator returns dx + dsum and the gradient of the weight. If the caller does not need the gradient of
+# the weight, this gradient is a tensor without elements. A weight of shape [G, N] has one row for each of G
+# equal groups of consecutive rows of x.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

@@ -91,8 +91,9 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The intermediate result (the norm or, with `gate_first`, the product with the gate) can exceed
-            # 65504, the maximum of float16. The forward kernel also keeps this result in float32.
+            # The intermediate result is the norm or, with `gate_first`, the product with the gate. This
+            # result can exceed 65504, the maximum of float16. So it stays in float32 here, as in the forward
+            # kernel.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -128,10 +129,11 @@ def rms_norm_gated(
             in both `x` and `gate`.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
-        rounding (str): "before_weight" casts the normalized value, and its product with a weight of the dtype of `x`,
-            to that dtype. Qwen3-Next, Qwen3.5 and OLMo hybrid do so. With `gate_first`, Mamba2, Bamba, Zamba2 and
-            Nemotron-H with one group do so. "once" casts only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1
-            do. In float32, the two values give the same result.
+        rounding (str): "before_weight" casts the normalized value to the dtype of `x`. If `weight` has the dtype of
+            `x`, it also casts the product of value and weight. Qwen3-Next, Qwen3.5 and OLMo hybrid need
+            "before_weight". So do Mamba2, Bamba, Zamba2 and Nemotron-H with one group, with `gate_first`. "once" casts
+            only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1 do. In float32, the two values give the same
+            result.
         activation (str): "silu", or "sigmoid" as in Kimi Linear and Bailing hybrid.
         gate_first (bool): compute `rms_norm(x * activation(gate), weight, eps)`, with the product in float32.
 

@@ -62,7 +62,7 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 
 
 class _Rope(Function):
-    """Autograd function that saves the tables. In its backward, the same kernel rotates by the negative angle."""
+    """Autograd function that saves the tables. In its backward, the forward's kernel rotates by the negative angle."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *how: Any) -> Any:
@@ -160,9 +160,9 @@ def rope(
             operations for 16-bit tables, as in Llama. "fast" rounds once, as Cohere does. Products and sum are separate
             float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables, the
             bits are those of torch's CUDA kernel, which computes each sum with one fused multiply-add.
-        Gradients: `q` and `k` have gradients, tables have none. The backward rotates by the negative angle. It assumes
-            that both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient is
-            constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates by the negative angle. It
+            assumes that both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient
+            is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -244,8 +244,8 @@ def rope_1d(
         Exactness: Frequencies, angles, sine and cosine are float32, as in the eager modules, and the result is rounded
             once. Up to angles of 105,615 sine and cosine have the bits of torch's CUDA kernels. Their error is at most
             2^-23 up to angles of 10^6, and at most 1e-5 up to 6.5 * 10^6. Results for larger angles are wrong.
-        Gradients: `q` and `k` have gradients, `positions` and `inv_freq` have none. A second derivative is 0 if the
-            incoming gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second derivative is 0 if
+            the incoming gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of transformers' models; arXiv:2104.09864.
@@ -345,7 +345,7 @@ def rope_3d(
         Exactness: torch's operators compute the tables: for `splits` from float64 angles, as Wan and Flux do, and for
             `coordinates` from float32 angles, as LTX-Video does. The rotation has the exactness of `rope`. The tables
             of the last few grids are cached.
-        Gradients: `q` and `k` have gradients, `coordinates` have none. A second derivative is 0 if the incoming
+        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the incoming
             gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:

@@ -21,8 +21,8 @@ from .norms.recognise import Probed, is_candidate, recognise
 from .report import Report
 
 # How closely the RMSNorm kernel agrees with a module's original eager forward, by mode of `patch`. In both
-# modes, the kernel rounds where the original forward rounds, because these roundings take no extra time.
-# Only the order in which the kernel sums the elements of a row differs from torch's.
+# modes, the kernel rounds where the original forward rounds, because these roundings take no extra time. The
+# kernel differs from torch only in the order in which it sums the elements of a row.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -94,8 +94,8 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # `device_count` calls NVML. Other functions would initialize CUDA, and a process that is forked
-    # afterwards could not use it.
+    # `device_count` calls NVML. Other functions would initialize CUDA. A process that is forked after this
+    # initialization could not use CUDA.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
@@ -174,7 +174,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         0
     """
     # Keep references to the modules and processors of `x`. So an object that the `with` block removes from
-    # `x` is restored too, and Python does not reuse its id for a new object.
+    # `x` is restored too. Its `id` also stays unique, because Python does not free the object.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -226,7 +226,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
 def outcome(recipe: Any, mode: str) -> dict[str, str]:
     """Return operators, exactness and remark of a replaced object, as keyword arguments of `Report.add`.
 
-    `recipe` is the data of the replacement.
+    `recipe` is the data from which `patch` made the replacement.
     """
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
@@ -340,7 +340,7 @@ def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: li
 
 
 def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
-    """Whether a pattern matches a dotted name or the class name."""
+    """Whether one of the patterns matches the class name or one of the dotted names."""
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (*names, cls.__name__))
 
 

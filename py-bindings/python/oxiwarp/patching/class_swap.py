@@ -1,16 +1,18 @@
 """Replaces a method of one object: sets the object's class to a subclass, and later restores the class.
 
 The new class is a subclass with the same name and a new `forward`, or a new `__call__` for an attention processor.
-`isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy or an unpickled module is still
-replaced; unpickling imports oxiwarp.
+`isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy of a replaced module is
+replaced too. An unpickled module is replaced too, because unpickling imports oxiwarp.
 
 A *recipe* is the data that the new method needs, such as the mode of `patch`. Each pair of class and recipe has one
-subclass, from which the new method takes the recipe. Therefore `torch.compile` guards only on the class of an object,
-which is cheap. If the method read the recipe from the object, each object would need a guard in Python.
+subclass. The new method reads the recipe from this subclass. Therefore `torch.compile` only guards on the class of an
+object, which is cheap. If the method read the recipe from the object, `torch.compile` would add a guard in Python for
+each object.
 
-Some tools store a bound method of the class's forward in the *instance*. accelerate's offloading stores it as
-`_old_forward`, and diffusers' hooks (group offloading, caches) store it in their registry. Such a bound method is
-replaced by a bound method of the new class. An object that stores any other forward in its instance is not replaced.
+Some tools store the bound `forward` of the class in the *instance*. accelerate's offloading stores it as
+`_old_forward`, and diffusers' hooks (group offloading, caches) store it in their registry. `replace` exchanges such a
+bound method for a bound method of the new class. `replace` rejects an object that stores any other forward in its
+instance.
 """
 
 import copy
@@ -35,7 +37,7 @@ REGISTRY, REFERENCES = (
 
 
 class Unsuitable(Exception):
-    """Raised for an object that keeps its original method; the text gives the reason."""
+    """Raised if an object must keep its original method. The message gives the reason."""
 
 
 class Recipe(Protocol):
@@ -43,12 +45,13 @@ class Recipe(Protocol):
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes that the recipe refers to, for example those of the submodules that its method does not call."""
+        """The classes that the recipe refers to. For example, the classes of submodules that are no longer called."""
 
     def methods(self, base: Any) -> dict[str, Any]:
         """Map names to methods of the subclass that replaces the class `base`.
 
-        A method calls the original method of `base` if the object has no attribute `RECIPE`, which `restore` deletes.
+        After `restore` has deleted the attribute `RECIPE` of an object, the methods call the original methods of
+        `base`.
         """
 
 
@@ -63,7 +66,7 @@ _lock = threading.RLock()
 
 
 class Alike(type):
-    """Metaclass of a processor's subclass, which makes the subclass compare equal to the original class.
+    """Metaclass that makes the subclass of an attention processor's class compare equal to the original class.
 
     diffusers tests whether the class of a processor is in a tuple of classes (`set_default_attn_processor`).
     """
@@ -100,7 +103,7 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    del x.__dict__[RECIPE]  # restores the method if another tool derived a class from the subclass
+    del x.__dict__[RECIPE]  # if another tool derived a class from oxiwarp's subclass, this restores the method
     return True
 
 
@@ -115,12 +118,12 @@ def is_replaced(x: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether oxiwarp created `cls` to replace a method. False if another tool derived `cls` from such a class."""
+    """Whether oxiwarp made `cls` to replace a method. False if another tool derived `cls` from a class of oxiwarp."""
     return "_oxiwarp_base" in vars(cls)
 
 
 def base_of(x: Any) -> type:
-    """Return the class of `x`, or the original class if `x` is replaced."""
+    """Return the class of `x`. If `patch` replaced a method of `x`, return the class that `x` had before."""
     base: type = getattr(type(x), "_oxiwarp_base", type(x))
     return base
 
@@ -131,7 +134,7 @@ def own_class(cls: Any) -> Any:
 
 
 def check_instance_forward(x: Any) -> None:
-    """Raise `Unsuitable` if a call of the object does not reach the forward of its class."""
+    """Raise `Unsuitable` if the instance stores a `forward`, but no bound method of the `forward` of its class."""
     if "forward" not in x.__dict__:
         return
     own = getattr(type(x), "forward", None)
@@ -140,7 +143,7 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield (dict, key) for each bound forward that the instance or one of its diffusers hooks stores."""
+    """Yield (dict, key) for each `forward` that the instance or one of its diffusers hooks stores."""
     for name in BOUND:
         if name in x.__dict__:
             yield x.__dict__, name
@@ -151,7 +154,7 @@ def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def rebind(x: Any, old: type, new: type) -> None:
-    """Replace bound methods of `old.forward` that the instance stores by bound methods of `new.forward`."""
+    """If the instance stores the bound method `old.forward`, store the bound method `new.forward` instead."""
     for held, name in bound(x):
         method = held[name]
         if isinstance(method, MethodType) and method.__func__ is getattr(old, "forward", None):
@@ -190,7 +193,7 @@ def subclass_of(base: type, recipe: Recipe) -> type:
 
 
 def is_importable(cls: type) -> bool:
-    """Whether `cls` can be imported: its module has this class under the qualified name of the class."""
+    """Whether `cls` can be imported: the module of `cls` defines it under its qualified name."""
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -198,7 +201,7 @@ def is_importable(cls: type) -> bool:
 
 
 def make_apply(base: Any) -> Any:
-    """Return an `_apply` that also drops the tensors cached for the module. Methods such as `to` call `_apply`."""
+    """Return an `_apply` that also drops the tensors cached for the module. `nn.Module.to` calls `_apply`."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         forget(self)
@@ -210,7 +213,8 @@ def make_apply(base: Any) -> Any:
 def tell_diffusers(base: type, subclass: type) -> None:
     """Register the subclass in diffusers' registries with the metadata of `base`.
 
-    The caches of diffusers (FirstBlockCache, MagCache, ...) look up by class which values a block or processor returns.
+    The caches of diffusers (FirstBlockCache, MagCache, ...) look up the class of a block or processor in these
+    registries. The entry says which values the block or processor returns.
     """
     helpers = sys.modules.get("diffusers.hooks._helpers")
     for name in ("TransformerBlockRegistry", "AttentionProcessorRegistry"):
@@ -226,8 +230,8 @@ def tell_diffusers(base: type, subclass: type) -> None:
 def make_reduce(base: type, recipe: Recipe) -> Any:
     """Return a `__reduce_ex__` that stores the base class and the recipe, from which `_new` creates the subclass.
 
-    pickle imports classes by name, and can import the base class, but not the subclass that oxiwarp
-    made. If another tool derived a class from this subclass, that tool must make its class importable.
+    pickle imports classes by name. It can import the base class, but not the subclass that oxiwarp made. If another
+    tool derived a class from oxiwarp's subclass, the tool's class must be importable.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

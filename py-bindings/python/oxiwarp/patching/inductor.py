@@ -1,8 +1,9 @@
-"""Decides which small calls torch.compile traces as the original method, so that Inductor generates the kernels.
+"""Decides for which small calls torch.compile traces the original method, so that Inductor generates the kernels.
 
-If a model decodes one token, Python time per launch dominates, not the time of the kernels. An Inductor kernel needs
-less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent elementwise operations. So
-for tensors with few elements, torch.compile traces the original method of a decoder or of a norm of transformers.
+If a model decodes one token, the Python time for the launches is longer than the time of the kernels. An Inductor
+kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent elementwise
+operations. So if the tensors have few elements, torch.compile traces the original method of a decoder or a norm of
+transformers.
 """
 
 from typing import Any
@@ -23,16 +24,16 @@ def is_decoders(cls: type) -> bool:
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether `x` is on a GPU, where the time per launch may dominate a small call."""
+    """Whether `x` is on a GPU. There, the launches of a small call may take longer than its kernels."""
     return x.is_cuda
 
 
 def is_few(x: Any) -> bool:
-    """Whether torch.compile knows that `x` has at most `MOST` elements. False under torch.export."""
+    """Whether torch.compile knows that `x` has at most `MOST` elements. The result is False under torch.export."""
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # torch.compile has already imported `symbolic_shapes`. An import at the top of this file would always
-    # import SymPy, which takes longer than the import of oxiwarp.
+    # torch.compile has already imported `symbolic_shapes` here. An import at the top of this file would
+    # always import SymPy too, which takes longer than the import of oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

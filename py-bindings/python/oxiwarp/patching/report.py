@@ -13,13 +13,13 @@ COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
 TEXT_COLUMNS = 80
 """Width of `str(report)`. A rich console uses its own width."""
 LABEL_SHARE = 0.45
-"""Fraction of the terminal's width. A class name that is longer than this fraction gets a separate line."""
+"""Fraction of the terminal's width. A class name that takes more than this fraction gets a separate line."""
 INDENT = (0, 0, 0, 2)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the report: the modules of one class that have the same operator, exactness, status and reason."""
+    """A row of the report: all modules that have the same class, operator, exactness, status and reason."""
 
     module_class: str
     """Module path and name of the class."""
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """Exactness, operators and remark as one line. For modules that were not replaced: "left" and the reason."""
+        """Exactness, operators and remark as one line. For modules that were not replaced, "left" and the reason."""
         result = self.exactness if self.status == "replaced" else self.status
         done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
         return f"{result}: {done}" if done else result
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass
 class Report:
-    """Lists the modules that `patch` replaced, and the candidates that it left unchanged, with the reason.
+    """Lists the modules that `patch` replaced, and the modules that it left unchanged, with the reason.
 
     `print(report)`, `rich.print(report)` and notebooks show a table.
     """
@@ -71,7 +71,7 @@ class Report:
     """Maps the dotted name of each candidate to its status, "replaced" or "left"."""
     notes: list[str] = field(default_factory=list)
     warning: str = ""
-    """The first line of the printed report: why the kernels will not run on this machine. Empty if they will."""
+    """The first line of the printed report: why the kernels will not run on this machine. Empty if they will run."""
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
         """Count one module. An empty `op` means that the module was not replaced."""

@@ -1,7 +1,8 @@
 """Benchmark a whole model in several variants, unpatched, compiled and patched: `python -m oxiwarp bench --model ltx`.
 
-It measures the wall-clock time of a transformer step, and compares the output of each variant with the unpatched model.
-A profile shows which kernels take the GPU time. Weights are random, which does not change the time.
+The command measures the wall-clock time of a transformer step, and compares the output of each variant with the output
+of the unpatched model. A profile shows which kernels take the GPU time. Weights are random, because the time does not
+depend on their values.
 """
 
 import gc
@@ -31,7 +32,8 @@ def bench(
 ) -> int:
     """Measure the models, print tables, and write `<out>/<model>.json` after each part of the measurement.
 
-    Returns: 0, or 1 if a model or variant failed. In this case, print the reason and go on with the next one.
+    Returns: 0, or 1 if a model or variant failed. The reason for a failure is printed, and the next model or variant
+    runs.
     """
     try:
         from rich.console import Console
@@ -62,9 +64,9 @@ def bench(
 
 
 def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
-    """Run the first step of each compiled variant and print its time, to fill Inductor's cache for a later run.
+    """Execute the first step of each compiled variant, to fill Inductor's cache, and print how long the step took.
 
-    Returns: 0, or 1 if a variant failed. In this case, print the reason.
+    Returns: 0, or 1 if a variant failed. The reason for the failure is printed.
     """
     from rich.console import Console
 
@@ -86,13 +88,13 @@ def compile_only(models: list[str], variants: list[str], device: str, small: boo
 
 
 def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
-    """Return the device and the dtype of a run: float32 on the CPU, bfloat16 on a GPU."""
+    """Return the device and the dtype of a measurement: float32 on the CPU, bfloat16 on a GPU."""
     place = torch.device(device)
     return place, torch.float32 if place.type == "cpu" else torch.bfloat16
 
 
 def forget() -> None:
-    """Free the previous model and its compiled code. Only reference cycles keep this model alive."""
+    """Free the previous model, which only reference cycles keep alive, and its compiled code."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -171,7 +173,7 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
 
 
 def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the facts about the command and the machine for a results file."""
+    """Return what a results file says about the command and the machine."""
     return {
         "command": command(sys.argv[1:]),
         "commit": os.environ.get("OXIWARP_COMMIT"),
@@ -184,20 +186,20 @@ def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """Return a result for JSON, with None in place of infinite or NaN values.
+    """Return a result for JSON, with None instead of infinite or NaN values.
 
-    `psnr` is None if the samples are equal. Both `equal` and `psnr` are None if the reference is not finite.
+    If the sample equals the reference, `psnr` is None. If the reference is not finite, `equal` and `psnr` are None.
     """
     return {**asdict(result), "median": result.median, **figures_of_agreement(result.equal, result.psnr)}
 
 
 def figures_of_agreement(equal: float | None, psnr: float | None) -> dict[str, float | None]:
-    """Return `equal` and `psnr` for JSON, with None in place of infinite or NaN values."""
+    """Return the values `equal` and `psnr` for JSON, with None instead of infinite or NaN values."""
     return {name: x if x is not None and math.isfinite(x) else None for name, x in (("equal", equal), ("psnr", psnr))}
 
 
 def command(arguments: list[str]) -> str:
-    """Return the command line without `--out`, because the path after `--out` exists only on this machine."""
+    """Return the command line without `--out` and the path after it, because this path only exists on this machine."""
     words = iter(arguments)
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     return shlex.join(["python", "-m", "oxiwarp", *(word for word in kept if not word.startswith("--out="))])

@@ -1,4 +1,4 @@
-"""Times steps as CUDA graphs. A replay shows the GPU time of a step without Python overhead."""
+"""Captures steps as CUDA graphs and times the replays, which take a step's GPU time without Python overhead."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def replay(
 ) -> dict[int, list[float]]:
     """Return the milliseconds of each replay, for each step that a CUDA graph can capture.
 
-    The replays of the steps alternate. Each step must have run once before.
+    The replays of the different steps alternate. The caller must have executed each step once.
     """
     graphs = dict[int, torch.cuda.CUDAGraph]()
     for at, step in steps.items():

@@ -1,6 +1,7 @@
 """Measures several variants of one workload in one process, with the same weights and inputs, in alternating steps.
 
-Every variant (unpatched, patched or compiled) has separate module objects, which share one set of parameters. The time
+Each variant (unpatched, patched or compiled) has separate module objects, but all variants share one set of parameters.
+The time
 of a step is wall-clock time between two synchronizations with the GPU.
 """
 
@@ -69,8 +70,9 @@ def measure(
 ) -> Iterator[list[Result]]:
     """Time every variant, compare its sample with the unpatched model's sample, and profile one step of each variant.
 
-    With `graphs`, also time the steps as CUDA graphs. Yield the results after each part, so that an interruption does
-    not lose them. Raise an exception if the unpatched model, which is the first variant, does not run.
+    If `graphs` is True, also time the steps as CUDA graphs. Yield the results after each part of the measurement, so
+    that an interruption does not lose them. Raise an exception if the unpatched model, which is the first variant,
+    fails.
     """
     with torch.no_grad():
         progress.begin("building the model")
@@ -111,12 +113,12 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """Return the number of stages for the progress bar. The model, each variant, the rounds etc. are stages."""
+    """Return the number of stages for the progress bar. For example, building the model is a stage."""
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Run the first step of a variant, which fills Inductor's cache, and return the seconds that the step took."""
+    """Execute the first step of a variant, which fills Inductor's cache, and return how many seconds the step took."""
     with torch.no_grad():
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
@@ -142,10 +144,10 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Run the first step of a variant, then compute its sample: the output after all steps of a diffusion model.
+    """Execute the first step of a variant, then compute the sample of the variant.
 
-    Return the result with the measured times, a callable that runs one step, and the sample. The sample of a language
-    model is the output of one step.
+    The sample of a diffusion model is its output after all steps. The sample of a language model is the output of one
+    step. Return the result with the measured times, a callable that executes one step, and the sample.
     """
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
@@ -164,7 +166,7 @@ def begin(
 
 
 def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
-    """Copy the model for a variant, patch or compile it, and return the result object and the callable model."""
+    """Copy the model and patch or compile the copy for a variant. Return the result object and the callable copy."""
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
         started = time.perf_counter()
@@ -200,9 +202,9 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """Return the share of equal values, and the PSNR in dB. The peak of the PSNR is the range of the reference.
+    """Return the fraction of equal values, and the PSNR in dB. The peak of the PSNR is the range of the reference.
 
-    If the error is infinite, the PSNR is -inf. If the reference is not finite, both values are NaN.
+    If the error is infinite, the PSNR is -inf. If the reference is not finite, the fraction and the PSNR are NaN.
     """
     if not reference.isfinite().all():
         return math.nan, math.nan
@@ -213,14 +215,14 @@ def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Undo the changes that the previous step made to `arguments` (e.g. to the KV cache), and run a step."""
+    """Undo the changes that the previous step made to `arguments`, for example to the KV cache. Then execute a step."""
     if workload.restore is not None:
         workload.restore(arguments)
     return run(**arguments)
 
 
 def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Return the milliseconds until Python has launched a step, and until the GPU has completed it."""
+    """Return the milliseconds until Python has launched a step, and until the GPU has completed the step."""
     synchronize(device)
     started = time.perf_counter()
     step()

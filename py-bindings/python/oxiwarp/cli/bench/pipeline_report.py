@@ -43,11 +43,12 @@ def bench_pipelines(
     weights: str | None = None,
     **sizes: int | None,
 ) -> int:
-    """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json` for each.
+    """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json` for each pipeline.
 
-    `sizes` are the fields of `Size` that differ from the published ones. `weights` is a folder with a pipeline.
+    `sizes` has the fields of `Size` whose values differ from the published values. `weights` is a folder with a
+    pipeline.
 
-    Returns: 0, or 1 if a pipeline or a variant failed. In this case, print the reason and go on with the next one.
+    Returns: 0, or 1 if a pipeline or a variant failed. The reason is printed, and the next pipeline or variant runs.
 
     Raises:
         ValueError: a size does not fit the VAE, or `weights` is not a pipeline with a VAE. Nothing was measured.
@@ -112,7 +113,7 @@ def built(kind: PipelineKind, small: bool, device: torch.device, dtype: torch.dt
 
 
 def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
-    """Return the size of a run. Raise ValueError for a size that the VAE cannot compress."""
+    """Return the size for a measurement. Raise ValueError for a size that the VAE cannot compress."""
     size = replace(kind.small if small else kind.size, **{name: n for name, n in sizes.items() if n is not None})
     for name, pixels in (("height", size.height), ("width", size.width)):
         if pixels % kind.multiple:
@@ -131,21 +132,21 @@ def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
 
 
 def file_name(kind: PipelineKind, size: Size, small: bool) -> str:
-    """Return the name of the results file. It names what differs from the published size."""
+    """Return the name of the results file. The name contains each value that differs from the published size."""
     usual = asdict(kind.small if small else kind.size)
     changes = [f"-{name}{value}" for name, value in asdict(size).items() if value != usual[name]]
     return f"pipeline-{kind.name}{''.join(changes)}.json"
 
 
 def title(kind: PipelineKind, size: Size) -> str:
-    """Return the name of a pipeline and the size of a run, for example "LTX-Video, 512 x 768, 49 frames, 30 steps"."""
+    """Return a pipeline's name and the size of its result, for example "LTX-Video, 512 x 768, 49 frames, 30 steps"."""
     frames = "" if size.frames is None else f", {size.frames} frames"
     batch = "" if size.batch == 1 else f", batch {size.batch}"
     return f"{kind.title}, {size.height} x {size.width}{frames}, {size.steps} steps{batch}"
 
 
 def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
-    """Return the result of a variant for JSON and tables. Values that are not finite become None."""
+    """Return the result of a variant for JSON and tables. Values that are not finite are replaced by None."""
     from . import figures_of_agreement
 
     typical = result.typical if result.calls else None
@@ -165,12 +166,12 @@ def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
 
 
 def times(call: Call) -> dict[str, Any]:
-    """Return the times of a call and its peak memory by name."""
+    """Map names to the times and the peak memory of a call."""
     return {**asdict(call), "denoising": call.denoising}
 
 
 def show(heading: str, results: Sequence[dict[str, Any]], console: Any) -> None:
-    """Print the table of a pipeline, and the reasons of variants that were not measured."""
+    """Print the table of a pipeline, and the reason for each variant that was not measured."""
     from rich.table import Table
 
     for result in results:
@@ -212,12 +213,13 @@ def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
 
 
 def compare_files(first: str, second: str) -> int:
-    """Print two results files of `bench --pipeline` next to each other, and how much less time the second one takes.
+    """Print two results files of `bench --pipeline` next to each other, and how much less time the second file has.
 
     Returns: 0.
 
     Raises:
-        ValueError: a file is not a results file of `bench --pipeline`, or the files have different sizes of a run.
+        ValueError: a file is not a results file of `bench --pipeline`, or the files were measured with different
+            sizes.
     """
     from rich.console import Console
     from rich.table import Table
@@ -250,7 +252,7 @@ def compare_files(first: str, second: str) -> int:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read a results file of `bench --pipeline`. Raise ValueError if it is another file."""
+    """Read a results file of `bench --pipeline`. Raise ValueError for any other file."""
     try:
         record: dict[str, Any] = json.loads(Path(name).read_text())
         if {"pipeline", "size", "results", "versions"} <= set(record):

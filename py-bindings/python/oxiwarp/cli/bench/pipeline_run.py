@@ -1,4 +1,4 @@
-"""Runs a pipeline in several variants, from the prompt to the picture, in alternating calls with the same weights."""
+"""Calls several variants of a pipeline alternately, from the prompt to the picture, with the same weights."""
 
 import copy
 import math
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def denoising(self) -> float:
-        """From the encoded prompt to the begin of the VAE: latents, scheduler and denoiser."""
+        """Time from the encoded prompt to the start of the VAE: latents, scheduler and denoiser."""
         return self.seconds - self.text - self.decoding
 
 
@@ -72,10 +72,10 @@ def measure_pipeline(
     rounds: int,
     progress: Progress,
 ) -> Iterator[list[PipelineResult]]:
-    """Call every variant once, compare its picture with that of the unpatched pipeline, then time the calls in turns.
+    """Call each variant once, compare its picture with the unpatched pipeline's picture, then time alternating calls.
 
-    Yield the results after each part, so that an interruption does not lose them. Raise an exception if the unpatched
-    pipeline, which is the first variant, does not run.
+    Yield the results after each part of the measurement, so that an interruption does not lose them. Raise an exception
+    if the unpatched pipeline, which is the first variant, fails.
     """
     results: list[PipelineResult] = []
     timed: dict[int, Callable[[], tuple[Call, Tensor]]] = {}
@@ -123,7 +123,7 @@ def copy_pipeline(pipe: Any) -> Any:
 
 
 def prepare(pipe: Any, variant: Variant, device: torch.device) -> str:
-    """Patch the pipeline and compile its denoiser as the variant says. Return the report of `patch`, or ""."""
+    """Patch the pipeline and compile its denoiser, if the variant requires it. Return the report of `patch`, or ""."""
     report = ""
     if variant.mode is not None:
         options: Any = {"cpu_kernels": device.type == "cpu", "attention": variant.attention, "allow_empty": True}
@@ -140,7 +140,7 @@ def denoiser(pipe: Any) -> Any:
 
 
 def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> Callable[[], tuple[Call, Tensor]]:
-    """Return a function that calls the pipeline and returns the times of the call, and the picture on the CPU."""
+    """Return a function that calls the pipeline, and then returns the times of the call and the picture on the CPU."""
     pipe.set_progress_bar_config(disable=True)
     marks: dict[str, float] = {}
     encode, decode = pipe.encode_prompt, pipe.vae.decode
@@ -181,7 +181,7 @@ def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> C
 
 
 def explain(failure: BaseException) -> str:
-    """Return a failure as one line. For memory, say how much of the GPU's memory torch uses."""
+    """Describe a failure in one line. If the GPU has no memory left, say how much of its memory torch uses."""
     if isinstance(failure, torch.OutOfMemoryError):
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         used = torch.cuda.memory_allocated()

@@ -1,7 +1,8 @@
 """Pipelines that `bench --pipeline` measures from the prompt to the picture: text encoder, denoiser, scheduler, VAE.
 
-They have the published sizes and random weights, or small sizes for tests. Without the files of a tokenizer, a prompt
-becomes random token ids of the published length. Random weights do not change the time.
+The pipelines have random weights, and their published sizes or small sizes for tests. The time does not depend on the
+values of the weights. If the files of a tokenizer are missing, a prompt becomes random token ids of the published
+length.
 """
 
 import json
@@ -20,7 +21,7 @@ PROMPT = "a river at dawn"
 
 @dataclass(frozen=True)
 class PipelineKind:
-    """One pipeline at its published size. `Size` may change the size and the number of steps."""
+    """One pipeline at its published size. A `Size` can replace the published size and number of steps."""
 
     name: str
     title: str
@@ -48,7 +49,7 @@ class Size:
 
 
 class RandomTokens:
-    """Takes the place of a tokenizer without its files: returns seeded token ids, always the same ones for a text."""
+    """Replaces a tokenizer whose files are missing: returns seeded token ids, always the same ids for the same text."""
 
     def __init__(self, vocabulary: int, length: int) -> None:
         self.vocabulary, self.model_max_length = vocabulary, length
@@ -91,7 +92,7 @@ def from_folder(folder: str, dtype: torch.dtype) -> Any:
 
 
 def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
-    """Return a scheduler. Some need their tensors on the CPU and in float32, whatever torch's defaults are."""
+    """Return a scheduler. Some schedulers need tensors on the CPU and in float32, whatever torch's defaults are."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -102,7 +103,7 @@ def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
 
 
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
-    """Return the encoder of T5 v1.1 XXL, or a small one whose states have `width` columns."""
+    """Return the encoder of T5 v1.1 XXL, or a small encoder whose hidden states have `width` columns."""
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 
     sizes: Arguments = dict(d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, vocab_size=vocabulary)
@@ -114,7 +115,7 @@ def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
 
 
 def _clip(projected: bool = False, **sizes: Any) -> Any:
-    """Return a text encoder of CLIP. `projected` adds the projection of the pooled state."""
+    """Return a text encoder of CLIP. If `projected` is True, it also projects the pooled state."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(hidden_act="gelu" if projected else "quick_gelu", **sizes)

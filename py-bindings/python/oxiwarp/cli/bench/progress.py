@@ -8,7 +8,7 @@ class Progress(Protocol):
     """Methods that a measurement calls to report its progress."""
 
     def begin(self, stage: str, steps: int = 1) -> None:
-        """End the previous stage and begin a stage with the given number of steps."""
+        """End the previous stage, and begin a new stage that has the given number of steps."""
 
     def step(self) -> None:
         """Count one step of this stage."""
@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 class Stages:
-    """Progress display for a known number of stages. It is a context manager, and its exit removes the bars."""
+    """Progress display for a known number of stages. As a context manager, it removes the bars on exit."""
 
     def __init__(self, count: int, console: Any = None) -> None:
         from rich.console import Console

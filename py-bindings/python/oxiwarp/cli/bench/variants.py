@@ -31,7 +31,8 @@ VARIANTS = (
     Variant("patched-fast-compiled", "fast", compiled=True),
 )
 
-# Old names of variants. They occur in results files up to 2026-11-25, also in the commands recorded there.
+# Old names of variants. The old names occur in results files up to 2026-11-25, also in the commands that
+# these files record.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",

@@ -1,7 +1,7 @@
 """Models that `bench` measures end to end, in their real sizes or in small sizes for tests, with seeded random weights.
 
-A workload is a model and the arguments of one step. A step of a diffusion model denoises latents by flow matching. A
-step of a language model processes a prompt or decodes one token.
+A workload is a model together with the arguments of one step. A step of a diffusion model denoises latents by flow
+matching. A step of a language model processes a prompt or decodes one token.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Workload:
 
 
 def seeded(seed: int, *shape: int) -> Tensor:
-    """Return normally distributed values, which are generated on the CPU and so do not depend on the device."""
+    """Return normally distributed values. They are generated on the CPU, so they do not depend on the device."""
     return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
 
 
@@ -210,7 +210,7 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     """Return the arguments of one decoding step after a prompt.
 
-    The KV cache contains the prompt and the new token, as it does after the step. Before each step, `_forget` removes
+    The KV cache contains the prompt and the new token, like the cache after a step. Before each step, `_forget` removes
     the new token from the cache.
     """
     from transformers import DynamicCache
@@ -225,7 +225,7 @@ def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) ->
 def _forget(arguments: Arguments) -> None:
     """Remove the last token from the KV cache.
 
-    This keeps the strides of the cache and does not synchronize with the GPU.
+    The removal keeps the strides of the cache and does not synchronize with the GPU.
     """
     arguments["past_key_values"].crop(-1)
 

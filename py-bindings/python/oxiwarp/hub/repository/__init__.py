@@ -1,10 +1,11 @@
 """oxiwarp as a kernel of Hugging Face Kernels: kernels written in Rust, one build for every torch from 2.10 on.
 
-The activations have the signatures of `kernels-community/activation`, with `out` first. The rotary functions have the
-signatures of `kernels-community/rotary`. `layers` has the layers for `kernelize` and transformers' `KernelConfig`. All
-remaining functions are the public operators of the oxiwarp package.
+The activations have the signatures of `kernels-community/activation`, whose first argument is `out`. The rotary
+functions have the signatures of `kernels-community/rotary`. `layers` has the layers for `kernelize` and transformers'
+`KernelConfig`. All remaining functions are the public operators of the oxiwarp package.
 
-`layers` and `activation` import `_oxiwarp` from this file, which imports both. These two import cycles are intended.
+`layers` and `activation` import `_oxiwarp` from this file, and this file imports `layers` and `activation`. These two
+import cycles are intended.
 """
 
 from . import layers

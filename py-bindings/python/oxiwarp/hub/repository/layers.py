@@ -1,6 +1,6 @@
 """Layers for Hugging Face Kernels, which binds their `forward` to the modules of a model.
 
-The layers have no parameters of their own. `self` in `forward` is the module of the model.
+The layer classes define no parameters. In `forward`, `self` is a module of the model, whose parameters are used.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from . import _oxiwarp, rotary
 class RMSNorm(nn.Module):
     """Llama's RMSNorm, which rounds before it multiplies by the weight.
 
-    It reads the attributes `weight` and `variance_epsilon` or `eps`.
+    The layer reads the attribute `weight`, and the attribute `variance_epsilon` or `eps`.
     """
 
     can_torch_compile = True
@@ -50,7 +50,7 @@ class RMSNormGated(nn.Module):
 
 
 class FatreluAndMul(nn.Module):
-    """FATReLU of the first half, times the second half: values not above the module's `threshold` become 0.
+    """FATReLU of the first half, times the second half. FATReLU sets values that are not above `threshold` to 0.
 
     If the module has no attribute `threshold`, the threshold is 0.
     """

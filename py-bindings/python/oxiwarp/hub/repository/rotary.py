@@ -7,11 +7,12 @@ from ._oxiwarp import rope
 
 
 def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool) -> None:
-    """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. With `conj`, rotate by the negative angle.
+    """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. If `conj` is True, rotate by the negative angle.
 
-    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`. If they are the halves of one tensor, or its
-    even and its odd columns, the kernel reads this tensor. Other tensors are concatenated first. `cos` and `sin`
-    broadcast to `[..., S, H, D / 2]`. Sums are float32 and are rounded once. The outputs may be the inputs.
+    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`. If `x1` and `x2` are the halves of one tensor,
+    or its even and its odd columns, the kernel reads this tensor. Otherwise `x1` and `x2` are concatenated first. `cos`
+    and `sin` broadcast to `[..., S, H, D / 2]`. The sums are computed in float32 and rounded once. The outputs may be
+    the inputs.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
@@ -26,7 +27,7 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
 def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
     """Return the tensor whose parts are `x1` and `x2`, and whether the parts are its even and its odd columns.
 
-    Without a copy, if the memory of the two parts shows that they are parts of one tensor.
+    If the addresses of `x1` and `x2` show that they are parts of one tensor, make no copy.
     """
     if not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()
@@ -55,7 +56,7 @@ def apply_rotary_transformers(
 ) -> tuple[Tensor, Tensor]:
     """Compute transformers' `apply_rotary_pos_emb` for `q` and `k` in one launch.
 
-    `q` and `k` have shape `[B, H, S, D]` with `unsqueeze_dim=1`, or `[B, S, H, D]` with 2. `cos` and `sin` have shape
-    `[B, S, D]`.
+    `q` and `k` have shape `[B, H, S, D]` if `unsqueeze_dim` is 1, and shape `[B, S, H, D]` if `unsqueeze_dim` is 2.
+    `cos` and `sin` have shape `[B, S, D]`.
     """
     return rope(q, k, cos, sin, interleaved=False, heads_first=unsqueeze_dim == 1)

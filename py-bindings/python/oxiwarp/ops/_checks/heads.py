@@ -24,9 +24,10 @@ class Rotation(NamedTuple):
     """Rotation arguments of the operators `rope` and `qk_norm_rope`, in the order of their schemas.
 
     `cos` is None if there is no rotation. `angles` says what `cos` and `sin` contain: tables, a complex table, or
-    frequencies and positions. `rotary_dim` 0 means all columns. `offset` -1 means that the tables cover all tokens.
-    `conjugate` rotates by the negative angle. `head_dim` is the number of columns per head if the queries have shape
-    `[B, S, heads * head_dim]`. 0 means that they have a dimension for heads, or only one head.
+    frequencies and positions. If `rotary_dim` is 0, all columns are rotated. If `offset` is -1, the tables cover all
+    tokens. If `conjugate` is True, the rotation is by the negative angle. `head_dim` is the number of columns per head
+    if the queries have shape `[B, S, heads * head_dim]`. If the queries have a dimension for heads, or only one head,
+    `head_dim` is 0.
     """
 
     cos: Tensor | None
@@ -73,7 +74,7 @@ def rotation(
 
 
 def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
-    """Raise TypeError unless each number is an integer or None, and ValueError for an integer that is too small."""
+    """Raise TypeError unless each number is an integer or None. Raise ValueError for an integer that is too small."""
     for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
         if value is None:
             continue
@@ -99,7 +100,7 @@ def tensors_only(op: str, q: Any, **others: Any) -> None:
 
 
 def tables_want_grad(op: str, *tables: Tensor | None) -> None:
-    """Raise RuntimeError if a table requires grad in grad mode. Tables have no gradient."""
+    """Raise RuntimeError if grad mode is on and a table requires grad. Tables have no gradient."""
     if needs_grad(*tables) and any(table is not None and table.requires_grad for table in tables):
         raise RuntimeError(f"{op}: a table requires grad, and there is no gradient of tables: detach it")
 
@@ -107,8 +108,8 @@ def tables_want_grad(op: str, *tables: Tensor | None) -> None:
 def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
     """Raise RuntimeError for queries, keys, tables and outputs that the kernels do not support.
 
-    This function reads only shapes, dtypes and devices, so it also works for meta tensors. `outs` may have `q_out` and
-    `k_out`.
+    This function reads only shapes, dtypes and devices, so it also works for meta tensors. `outs` has the outputs
+    `q_out` and `k_out`, if the caller passed them.
     """
     for name, x in (("q", q), ("k", k)):
         if x is None:
@@ -199,7 +200,7 @@ def _expect(
     expected: str,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise RuntimeError unless `tensor` is on the device of `q` and has one of `dtypes` and the `shape`, if given.
+    """Raise RuntimeError unless `tensor` is on the device of `q` and has one of `dtypes`, and `shape` if it is given.
 
     `expected` is the text that names `dtypes` in the error message.
     """
@@ -218,7 +219,7 @@ def _check_broadcast(
     tensors: tuple[Tensor, Tensor | None],
     how: Rotation,
 ) -> None:
-    """Raise RuntimeError unless a rotary table matches `tensors` (the pair of `q` and `k`) or broadcasts to them.
+    """Raise RuntimeError unless a rotary table matches the tensors `q` and `k`, or broadcasts to them.
 
     `held` has three numbers: the batches, tokens and heads of the table.
     """
@@ -242,7 +243,7 @@ def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def readable(grad: Tensor) -> Tensor:
-    """Return a gradient with last stride 1. Autograd can pass expanded gradients, which the kernels do not support."""
+    """Return a gradient with last stride 1. Autograd may pass expanded gradients, which the kernels do not support."""
     return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
 
 

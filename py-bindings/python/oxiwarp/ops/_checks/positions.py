@@ -1,6 +1,6 @@
 """Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and frequencies.
 
-`check_theta` runs when a table is computed, not in calls that find the table in the cache.
+`check_theta` is called when a table is computed. A call that finds the table in the cache does not call `check_theta`.
 """
 
 import math
@@ -13,8 +13,8 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# Types of theta that need no check before the cache lookup, because they are hashable. Values of further
-# types, such as arrays, may not be hashable.
+# Types of theta that need no check before the cache lookup, because they are hashable. Values of other types,
+# such as arrays, may not be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
@@ -45,7 +45,7 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
     """Return the number of columns of each position axis. If `splits` is None, use the split of the model Wan.
 
-    Raise TypeError or ValueError unless the three numbers are even and their sum is `dim`, the columns of a head.
+    Raise TypeError or ValueError unless the three numbers are even and their sum is `dim` (the columns per head).
     """
     rows = 2 * (dim // 6)
     if splits is None and dim % 2 == 0:
@@ -57,7 +57,7 @@ def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
 
 
 def _three(name: str, values: Any) -> Three | None:
-    """Return `values` as a tuple, or None unless they are three integers. Raise TypeError if they are not iterable."""
+    """Return `values` as a tuple, or None if they are not three integers. Raise TypeError if they are not iterable."""
     try:
         first, second, third = values
     except TypeError:
@@ -73,7 +73,7 @@ def check_coordinates(
 ) -> None:
     """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
 
-    With `offset`, there may be fewer coordinates than tokens of `q`. Raise ValueError if `splits` are given too.
+    If `offset` is given, there may be fewer coordinates than tokens of `q`. Raise ValueError if `splits` is given too.
     """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")
@@ -99,7 +99,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 
 
 def check_theta(theta: float, one: bool = True) -> None:
-    """Raise TypeError or ValueError unless `theta` is a finite number above 0. If `one` is false, 1 raises too."""
+    """Raise TypeError or ValueError unless `theta` is a finite number above 0, and is not 1 if `one` is False."""
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)
     except TypeError:

@@ -1,7 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-They repeat the Rust host crate's checks of shapes, dtypes and devices, because calls with meta tensors and
-torch.compile do not reach the Rust code.
+The checks of shapes, dtypes and devices are also in the Rust host crate. They are repeated here, because calls with
+meta tensors or under torch.compile do not reach the Rust code.
 """
 
 import itertools
@@ -48,8 +48,8 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `value` is None or broadcasts to x, in the dtype of x or float32.
 
-    `table` is the vector that is added to `value`. It must be None or have shape `[x.shape[-1]]`. If `value` is None,
-    `table` must be None too.
+    `table` is the vector that is added to `value`. `table` must be None or have shape `[x.shape[-1]]`. If `value` is
+    None, `table` must be None too.
     """
     if value is None:
         if table is not None:
@@ -70,7 +70,7 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
 
 
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x.
+    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last of x's leading dimensions.
 
     For x of shape `[A, B, C, N]`, `[B, C, N]` and `[A, 1, 1, N]` are supported, and `[A, 1, C, N]` is not.
     """
@@ -108,5 +108,5 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, e
 
 
 def summed(value: Tensor, table: Tensor | None) -> Tensor:
-    """Return `table + value`, as diffusers' `scale_shift_table + temb`, or `value` if `table` is None."""
+    """Return `table + value` (in diffusers: `scale_shift_table + temb`), or `value` if `table` is None."""
     return value if table is None else table + value

@@ -63,9 +63,9 @@ FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.
 
 
 def notes(ops: set[str], decoder: bool) -> list[str]:
-    """Return notes for the report. They name the operators in `ops` that Inductor computes under torch.compile.
+    """Return notes for the report, which name the operators in `ops` that Inductor computes under torch.compile.
 
-    `decoder` says whether a replaced object belongs to transformers.
+    `decoder` is True if `patch` replaced an object of the library transformers.
     """
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:

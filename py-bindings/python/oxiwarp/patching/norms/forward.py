@@ -1,4 +1,4 @@
-"""The forward of a replaced norm: the kernel if it supports the call, otherwise the module's original forward."""
+"""The forward of a replaced norm. It runs the kernel if the call is supported, otherwise the original forward."""
 
 import functools
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from .recognise import DEFAULT_EPS, input_name
 class NormRecipe:
     """Data of a replaced norm.
 
-    `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds. `eps_name` is the name of the
-    norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors.
+    `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds for these dtypes. `eps_name` is
+    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors.
     """
 
     formulas: dict[DtypePair, Formula]
@@ -36,7 +36,7 @@ class NormRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the new forward of a subclass of `base`, under the name "forward".
 
-        Each call looks up `base.forward`, because a tool may replace that method after `patch`.
+        Each call looks up `base.forward`, because a tool may replace the `forward` of `base` after `patch`.
         """
         argument = input_name(base)
         decodes = is_decoders(base)
@@ -56,9 +56,9 @@ class NormRecipe:
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     """Return the kernel's result, or None if the original forward must run.
 
-    `x` must be a CUDA tensor, or with `recipe.cpu_kernels` also a CPU tensor. `recipe.formulas` must have its dtype,
-    and `row_order` must accept its strides. The weight must be contiguous. Tensor subclasses, autocast and forward-mode
-    AD are not supported.
+    `x` must be a CUDA tensor, or, if `recipe.cpu_kernels` is True, a CPU tensor. `recipe.formulas` must have the dtype
+    of `x`, and `row_order` must accept the strides of `x`. The weight must be contiguous. Tensor subclasses, autocast
+    and forward-mode AD are not supported.
     """
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
@@ -97,12 +97,12 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 
 
 def row_order(x: Tensor) -> list[int] | None:
-    """Return the order of dimensions by descending stride, or None if the kernel cannot read `x` in that order.
+    """Return the dimensions of `x` by descending stride, or None if the kernel cannot read `x` in this order.
 
     The caller permutes `x` to this order, and permutes the result back. For example, a transposed `[B, H, S, D]` is
     read as `[B, S, H, D]`, its order in memory. So no copy is made, and the result has the strides that an elementwise
-    torch operation would give. The kernel describes all dimensions before the last one by at most two (size, stride)
-    pairs.
+    torch operation would give. The kernel takes at most two (size, stride) pairs for all dimensions before the last
+    one.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

@@ -1,8 +1,8 @@
 """Finds the formula that a norm's original forward computes, from the forward's result for a small random tensor.
 
-Rows of several magnitudes show where the forward adds `eps` and whether it clamps. Random weights show whether it adds
-an offset to the weight, and where it casts. A norm is not replaced if its forward gives different rows in training mode
-or for tensors of different ranks.
+Rows of several magnitudes show where the forward adds `eps` and whether the forward clamps. Random weights show whether
+the forward adds an offset to the weight, and where the forward casts. A norm is not replaced if its forward gives
+different rows in training mode, or for tensors of different ranks.
 """
 
 import copy
@@ -30,7 +30,7 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments of `oxiwarp.rms_norm` that make it compute and round as a module's original forward does."""
+    """Arguments with which `oxiwarp.rms_norm` computes and rounds as a module's original forward does."""
 
     uses_weight: bool
     weight_offset: float
@@ -43,7 +43,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
     If no formula reproduces the results for a pair of dtypes, the map does not have this pair.
     """
     shape = getattr(module, "normalized_shape", None)
-    # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather it for a call.
+    # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather the weight for each call.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Formula] = {}
@@ -67,7 +67,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
 
 
 def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
-    """Raise `Unsuitable` unless training mode also gives `y`, and tensors of different ranks give the same rows."""
+    """Raise `Unsuitable` unless the forward gives `y` in training mode too, and the same rows for other ranks."""
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
@@ -87,8 +87,8 @@ def pairs(with_weight: bool) -> Iterator[DtypePair]:
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
     """Return a random `x` of shape `[2, 5, cols]`, and a random weight with mean near 1 and some negative values.
 
-    `pair` has the dtypes of `x` and the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps), 0.03 and a
-    large value whose square does not overflow float32.
+    `pair` is the dtype of `x` and the dtype of the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps),
+    0.03 and a large value whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different
@@ -121,9 +121,10 @@ def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool =
 
 
 def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
-    """Return an attribute value of `module` for its copy `probed`.
+    """Return the value of an attribute of `module`, for use in the copy `probed` of the module.
 
-    Containers are copied, because a forward may write into them. Bound methods are bound to the copy.
+    Containers are copied, because a forward may write into them. Methods that are bound to `module` are bound to the
+    copy.
     """
     if isinstance(value, MethodType) and value.__self__ is module:
         return MethodType(value.__func__, probed)
@@ -142,7 +143,7 @@ def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
 
 
 def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
-    """Compute `oxiwarp.rms_norm` with the arguments `formula` in plain torch, with the casts of the operator."""
+    """Compute in plain torch what `oxiwarp.rms_norm` computes for the arguments `formula`, with the same casts."""
     h = x.float()
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if w is None or not formula.uses_weight:
@@ -162,8 +163,8 @@ def same_values(y: Any, r: Tensor) -> bool:
 def same_roundings(y: Tensor, r: Tensor) -> bool:
     """Whether `y` and `r` differ so little that only the order of a float32 sum can be the reason.
 
-    A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
-    additional or missing cast changes about every fourth value. The limit of one in a hundred separates the two cases.
+    Another order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
+    additional or missing cast changes about one value in four. So the limit is one value in a hundred.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=1e-30)

@@ -1,11 +1,11 @@
-"""Recognises RMSNorm modules and finds how they round, by a run of their original forward.
+"""Runs the original forward of RMSNorm modules to recognise them and to find how they round.
 
-transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not tell
-the rounding, so there is no table of classes. Instead, a module is *probed* if its class name contains RMSNorm or ends
-with T5LayerNorm. The probe runs the class's original `forward` on a small random CPU tensor, with random weights of the
-module's shape. It does so for each (input, weight) dtype pair that has a kernel, and compares the result with the
-formulas that the kernel can compute. If a formula reproduces the result, calls with this pair of dtypes use the kernel.
-Calls with a different pair run the original forward.
+transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not
+determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class name contains
+RMSNorm or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU tensor, with
+random weights of the module's shape. The probe does this for each (input, weight) dtype pair for which a kernel exists,
+and compares the results with the formulas that the kernel can compute. If a formula reproduces the result, calls with
+this pair of dtypes use the kernel. Calls with a different pair run the original forward.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.
@@ -30,8 +30,8 @@ Probed = dict[Any, dict[DtypePair, Formula]]
 
 Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
-# Attributes that do not influence the result of a probe. The probe sets them itself or does not use them,
-# because it runs the class's forward, not a forward or hooks of the instance.
+# Attributes that do not influence the result of a probe. The probe sets them, or does not use them: it runs
+# the forward of the class, not a forward or the hooks of the instance.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
@@ -41,9 +41,10 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
-    """Return a map from (input dtype, weight dtype) to the norm's formula, and the name of its eps attribute.
+    """Return a map from (input dtype, weight dtype) to the norm's formula, and the name of the module's eps attribute.
 
-    Raise `Unsuitable` with the reason if no formula fits. `probed` caches results, so that modules with the same
+    If no formula reproduces the forward, raise `Unsuitable` with the reason. `probed` caches results, so that modules
+    with the same
     `cache_key` are probed once.
     """
     check_forward(base_of(module))
@@ -119,7 +120,7 @@ def check_tensors(module: nn.Module) -> Tensor | None:
 
 
 def is_sharded(weight: Tensor) -> bool:
-    """Whether the weight is a DTensor, as with FSDP2, which gathers the whole weight for a call."""
+    """Whether the weight is a DTensor, for example under FSDP2, which gathers the whole weight for each call."""
     if not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
@@ -128,9 +129,9 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
-    """Return a key that is equal for modules of which the class's forward reads equal values, or None.
+    """Return a key for the cache of probe results. Modules have equal keys if their forwards read equal values.
 
-    None means that an attribute is not a plain value, so the result of the module's probe must not be cached.
+    Return None if an attribute is not a plain value. Then the result of the module's probe must not be cached.
     """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):

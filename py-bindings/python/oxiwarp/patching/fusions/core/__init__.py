@@ -1,1 +1,1 @@
-"""The parts that all fusions use: recipe, recognition by source, module checks, operators and attention."""
+"""Code that all fusions (rewritten methods) use: recipe, recognition by source, module checks, operators, attention."""

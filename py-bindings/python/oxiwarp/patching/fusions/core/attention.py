@@ -1,8 +1,8 @@
-"""Chooses the attention of fused processors: torch's attention or `oxiwarp.attention`.
+"""Chooses the attention that attention processors replaced by `patch` call: torch's or `oxiwarp.attention`.
 
 `oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
-was measured to be faster. Its results are rounded differently from those of torch's attention backends, which also
-differ from each other. So mode "exact" does not use `oxiwarp.attention` by default.
+was measured to be faster. Its results and the results of torch's attention backends are rounded differently. So mode
+"exact" does not use `oxiwarp.attention` by default.
 """
 
 import math
@@ -26,7 +26,8 @@ PREPARE = "747a2a6ba451"  # fingerprint of diffusers' `AttentionModuleMixin.prep
 def measured() -> str | None:
     """Return the compute capability of the current GPU, such as "9.0".
 
-    Return None if `FASTER`, the table of sizes at which `oxiwarp.attention` is faster, has no data for it.
+    Return None if the table `FASTER` has no data for this compute capability. `FASTER` lists the sizes at which
+    `oxiwarp.attention` is faster than torch's attention.
     """
     if not torch.cuda.is_available():
         return None
@@ -35,7 +36,7 @@ def measured() -> str | None:
 
 
 def attention_note(capability: str) -> str:
-    """Return the note of the report on the sizes for which processors call `oxiwarp.attention`."""
+    """Return a note for the report of `patch`: the sizes for which attention processors call `oxiwarp.attention`."""
     kinds = (
         f"{columns} columns{', padded keys' if padded else ''}: "
         + ", ".join(least_queries(*item) for item in regions.items())
@@ -49,10 +50,10 @@ def attention_note(capability: str) -> str:
 
 
 def least_queries(keys: int, region: Region) -> str:
-    """Return one region of the table `FASTER` as text, for example "128 keys: 512 (6144)".
+    """Return a region (sizes above minimum numbers) of the table `FASTER` as text, such as "128 keys: 512 (6144)".
 
-    The example means at least 128 keys and 512 queries per head, and at least 6144 queries in all batches and heads
-    together.
+    This example means: each head has at least 128 keys and at least 512 queries, and all batches and heads together
+    have at least 6144 queries.
     """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
@@ -60,8 +61,8 @@ def least_queries(keys: int, region: Region) -> str:
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
     """Return the result of diffusers' `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
 
-    If the source hash of the method is `PREPARE`, the method only repeats the mask for each head. In this case, this
-    function expands the mask without a copy and does not call the method.
+    If the source hash of `attn.prepare_attention_mask` is `PREPARE`, this method only repeats the mask for each head.
+    In this case, this function expands the mask without a copy and does not call the method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -85,7 +86,8 @@ def dispatched(
 ) -> Tensor:
     """Compute diffusers' `dispatch_attention_fn` for query, key and value of shape `[B, S, H, D]`.
 
-    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`), except in these cases:
+    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, and in the following
+    cases, call diffusers' function:
 
     - A backend is chosen for the model, or the active backend is not torch's.
     - Another tool has replaced `F.scaled_dot_product_attention`.
@@ -114,8 +116,8 @@ def sdpa(
 ) -> Tensor:
     """Compute `F.scaled_dot_product_attention` for `[B, H, S, D]`.
 
-    `oxiwarp.attention` computes it if it is enabled and was measured to be faster (`is_ours`). Torch computes it if
-    `options` has a true value, or if another tool has replaced `F.scaled_dot_product_attention`.
+    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). But if `options` has a true
+    value, or if another tool has replaced `F.scaled_dot_product_attention`, call the function of torch.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):
@@ -127,7 +129,8 @@ def sdpa(
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
     """Whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the call.
 
-    `how` has the options of `patch`. `tokens` is the index of the token dimension in `query` and `key`.
+    `how` has the options that the user gave to `patch`. `tokens` is the index of the token dimension in `query` and
+    `key`.
     """
     if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
@@ -143,9 +146,10 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
     """Whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
-    `sizes` has regions, given by minimum numbers, and single sizes outside of the regions. `queries` and `keys` are the
-    numbers per head. `of_all` is the number of queries in all batches and heads together. torch.compile adds a guard
-    for each comparison of a dynamic size, so this function makes few comparisons.
+    `sizes` has two tables: regions, which are given by minimum numbers of queries and keys, and single sizes outside of
+    the regions. `queries` and `keys` are the numbers per head. `of_all` is the number of queries in all batches and
+    heads together. This function makes few comparisons, because torch.compile adds a guard for each comparison of a
+    dynamic size.
     """
     regions, alone = sizes
     found: Region = ()

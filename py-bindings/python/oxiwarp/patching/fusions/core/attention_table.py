@@ -1,13 +1,13 @@
 """Sizes at which `oxiwarp.attention` is faster than torch's default attention.
 
-benches/python/attention_table.py writes the data. `FASTER` maps a compute capability and (head dimension, keys padded)
-to two tables:
+benches/python/attention_table.py writes the data. `FASTER` maps a compute capability to a dict. The dict maps (head
+dimension, whether a mask hides padded keys) to two tables:
 
-1. Regions, by the minimum number of keys. A region has pairs of the minimum number of queries and the minimum total
-   number of queries, over all batches and heads. `oxiwarp.attention` was faster at every measured size that reaches
-   both numbers of a pair.
-2. Measured sizes outside of the regions at which it was faster. The table maps a number of keys to a dict, which maps a
-   number of queries to the total numbers of queries.
+1. Regions. The key is the minimum number of keys per head. The value has pairs: the minimum number of queries per head,
+   and the minimum number of queries in all batches and heads. `oxiwarp.attention` was faster at every measured size
+   that reaches the minimum number of keys and both numbers of a pair.
+2. Single measured sizes, outside of the regions, at which `oxiwarp.attention` was faster. The table maps a number of
+   keys to a dict. The dict maps a number of queries per head to the numbers of queries in all batches and heads.
 """
 # fmt: off
 

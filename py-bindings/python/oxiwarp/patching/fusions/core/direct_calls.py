@@ -1,10 +1,10 @@
 """Runs linears and norms without `nn.Module.__call__`, to save Python time in decoders.
 
-Python time limits a decoder that generates one token. A layer has about twenty launches, and a module call takes as
-long as one launch. So without gradients and hooks, the functions here call `F.linear` for an unmodified `nn.Linear`,
-and `rms_norm` for a norm that `patch` replaced. All other modules are called normally, for example adapters,
-quantised modules and offloaded modules. Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not
-reshape them.
+If a decoder generates one token per step, Python takes more time than the GPU. A layer launches about twenty kernels,
+and a module call takes as much Python time as one launch. So if there are no gradients and no hooks, the functions here
+call `F.linear` for an unmodified `nn.Linear`. For a norm that `patch` replaced, they call `rms_norm`. They call all
+other modules normally, for example adapters, quantised modules and offloaded modules. Activations have shape
+`[batch * tokens, columns]`, so that `F.linear` does not reshape them.
 """
 
 from typing import Any
@@ -26,14 +26,14 @@ LINEAR = nn.Linear.forward
 
 
 def direct() -> bool:
-    """Whether `__call__` of modules may be skipped: in eager mode, with gradients disabled and without global hooks."""
+    """Whether `__call__` of modules may be skipped: eager mode, gradients disabled, and no global hooks."""
     if compiling() or torch.is_grad_enabled():
         return False
     return not (modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Whether a module, given by its `__dict__`, has no forward hooks, instance forward or compiled call.
+    """Whether a module, given by its `__dict__`, has no forward hooks, no instance forward and no compiled call.
 
     Backward hooks do not matter, because `direct` requires that gradients are disabled.
     """
@@ -43,9 +43,10 @@ def bare(held: dict[str, Any]) -> bool:
 
 
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """Call the module. If `tokens` is None, `x` has the shape that the module expects.
+    """Call the module and return its result.
 
-    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]` and is reshaped for the call.
+    If `tokens` is None, `x` has the shape that the module expects. If `tokens` is `(batch, tokens)`, `x` has shape
+    `[batch * tokens, columns]`, and this function reshapes `x` for the call.
     """
     if tokens is None:
         return module(x)
@@ -87,11 +88,11 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the recipe of the module, if a call of the module would run the named fusion. Otherwise, return None.
+    """Return the recipe of the module if a call of it would run the fusion (rewritten method) `fusion`, otherwise None.
 
-    The recipe has the options that were given to `patch`.
+    The recipe has the options that the user gave to `patch`.
 
-    The caller must have checked `direct()` (eager mode, no gradients, no global hooks). It must also check with
+    The caller must have checked `direct()` (eager mode, no gradients, no global hooks). The caller must also check with
     `Fusion.accepts` that the kernels support the call.
     """
     held = module.__dict__

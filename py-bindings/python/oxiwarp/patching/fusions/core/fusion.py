@@ -1,8 +1,9 @@
 """Defines a fusion: a rewritten method of a model's class, in which one kernel computes several operations.
 
-A fusion replaces a method only if the source code of the method is known. `Fusion.sources` has hashes of this method
-and of every function that the fusion reimplements. If a hash differs, for example in another version of the library,
-the object keeps its original method. The report then gives the reason.
+A fusion replaces a method only if it knows the source code of the method. `Fusion.sources` has hashes of the source of
+this method and of every function that the fusion reimplements. If the source of a function has another hash, for
+example in another version of the library, the object keeps its original method. The report of `patch` then gives the
+reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +24,13 @@ compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """Return None. As the default of `Fusion.fits`, this function accepts every object of a class."""
+    """Return None, so that every object of a class is accepted. This function is the default of `Fusion.fits`."""
     return None
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Describes the replacement of a method: the classes with this method, and the function that runs in its place."""
+    """Describes the replacement of a method: the classes that have the method, and the function that replaces it."""
 
     name: str
     """Unique name, such as "ltx.block"."""
@@ -67,7 +68,7 @@ class Fusion:
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Return the `Kind` (class and parameter names) of each submodule of `x` in `skips`; None for a processor."""
+        """Return the `Kind` (class and parameter names) of each submodule in `skips`, or None for a processor."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
@@ -78,13 +79,13 @@ class Fusion:
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """Return the exactness in a mode. Mode "fast" gives "one rounding" unless `exactness` is a mapping."""
+        """Return the fusion's exactness in a mode: "one rounding" in mode "fast", unless `exactness` is a mapping."""
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return the first function of `cls` whose source has no hash in `sources`, as text, or None.
+        """Return a text about the first function of `cls` whose source hash is not in `sources`, or None.
 
         `known` is the class that `Fusion.classes` names: `cls` or a base class of it.
         """

@@ -1,6 +1,6 @@
-"""Checks whether a fused method (which replaces a block's `forward`) may do a submodule's work without calling it.
+"""Checks whether a fused method, which replaces a block's `forward`, may compute a submodule without calling it.
 
-The submodule must have no hooks, and must still have the class and the parameter names that it had when `patch` ran.
+The submodule must have no hooks, and must have the class and the parameter names that it had when `patch` was called.
 """
 
 import torch
@@ -27,7 +27,7 @@ def kind_of(module: nn.Module | None) -> Kind | None:
 
 
 def is_exactly(module: nn.Module, cls: type) -> bool:
-    """Whether the module's class is `cls`, or the subclass of `cls` that `patch` gave it.
+    """Whether the module's class is `cls`, or the subclass of `cls` that `patch` made for the module.
 
     The result is False for a class that another tool derived from `cls`.
     """
@@ -40,12 +40,12 @@ def is_class(own: type, cls: type) -> bool:
 
 
 # This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo.
-# Dynamo then takes the result as a constant and guards only on the class of the module.
+# Dynamo then treats the result as a constant, and only guards on the class of the module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
-    """Return the submodule at `path`, a dotted name split at its dots, or None if `x` does not have it."""
+    """Return the submodule of `x` at `path` (the parts of a dotted name), or None if `x` does not have it."""
     module: nn.Module | None = x
     for name in path:
         module = None if module is None else module._modules.get(name)
@@ -53,7 +53,7 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a call of the module may run more code than the forward of its class, such as a hook."""
+    """Whether a call of the module may run other code, such as a hook, in addition to the forward of its class."""
     return hooks_everywhere() or has_hooks(module)
 
 
@@ -67,7 +67,7 @@ def has_hooks(module: nn.Module) -> bool:
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
     # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added after
-    # the compilation, as in every module that torch.compile compiles.
+    # the compilation. This also holds for every other module that torch.compile compiles.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
@@ -84,10 +84,11 @@ def idle(module: nn.Module) -> bool:
 def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
     """Whether a fused method may do the module's work.
 
-    The module must have no hooks, and its parameters must be plain tensors on `device`. With a `kind` (class and
-    parameter names), the module must have this class and these parameters. So an adapter or a quantised module gives
-    False. A new module of this kind gives True, because the fused method reads the weights at each call. Without a
-    `kind`, the module must be a norm. The caller, `recipe.ready`, checks for global hooks.
+    The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and parameter
+    names) is given, the module must have this class and these parameters. So the result is False for an adapter and for
+    a quantised module. After `patch`, the user may exchange the module for another module of this kind, because the
+    fused method reads the weights at each call. Without a `kind`, the module must be a norm. The caller,
+    `recipe.ready`, checks for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:
@@ -106,7 +107,7 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
-    """Whether all operands are None or plain tensors on the device: not offloaded, sharded or quantised."""
+    """Whether each operand is None or a plain tensor on the device, so not offloaded, sharded or quantised."""
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
             return False

@@ -1,12 +1,13 @@
 """Converts operands that torch's operators accept, but an oxiwarp operator rejects.
 
-A fused method calls submodules such as linears and attentions. A user may have replaced a submodule, for example by an
-adapter or by a module that computes in float32. The result of this submodule may have another dtype than the residual
-stream, a batch of 1, or a last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and
-read any strides. oxiwarp's operators do not. So the functions here convert the operands before the kernel runs.
+A fused method (a rewritten `forward`) calls submodules such as linears and attentions. A user may have replaced a
+submodule, for example by an adapter or by a module that computes in float32. The result of this submodule may then have
+another dtype than the residual stream. It may also have a batch of 1, or a last dimension that is not contiguous.
+torch's operators promote dtypes, broadcast shapes and read any strides. oxiwarp's operators do not. So the functions
+here convert the operands before the kernel runs.
 
-In eager mode a conversion runs only after the operator has raised an error. So a call with valid operands costs only
-one more Python call.
+In eager mode a conversion runs only after the operator has raised an error. So a call with valid operands takes only
+the time of one additional Python call.
 """
 
 import functools
@@ -62,8 +63,8 @@ def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Convert operands for a row operator. Each converted tensor has a contiguous last dimension.
 
     The first `count` operands are promoted to one dtype and expanded to the shape to which all tensors broadcast. Each
-    remaining tensor becomes float32 unless it has this dtype. If the tensors do not broadcast, return the operands
-    unchanged.
+    remaining tensor is converted to float32 unless it already has the common dtype. If the tensors do not broadcast,
+    return the operands unchanged.
     """
     tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
     first = [x for x in operands[:count] if isinstance(x, Tensor)]
@@ -107,10 +108,10 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Compute a gated residual `x + gate * y` whose `y` has a wider dtype than `x`.
+    """Compute a gated residual `x + gate * y` for operands whose common dtype is wider than the dtype of `x`.
 
-    The sum has the wider dtype. If the gate is float32, as in Wan, the sum is cast to the dtype of `x`, as the models
-    do. For `gated_residual_ada_norm`, also compute the norm of the sum.
+    The sum has the common dtype. But if the gate is float32, as in Wan, the sum is cast to the dtype of `x`, because
+    the original blocks do this. For `gated_residual_ada_norm`, also compute the norm of the sum.
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)
@@ -130,14 +131,14 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return an operator's keyword arguments, with each tensor that does not have `dtype` converted to float32."""
+    """Return an operator's keyword arguments. Each tensor that does not have `dtype` is converted to float32."""
     return {
         key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
     }
 
 
 def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether `made` and `args` contain the same objects in the same order."""
+    """Whether `made` and `args` contain the same objects (by identity) in the same order."""
     return all(a is b for a, b in zip(made, args, strict=True))
 
 

@@ -1,9 +1,9 @@
-"""Provides the operators that fused blocks call.
+"""Provides the operators that fused blocks (blocks with a rewritten `forward`) call.
 
 In eager mode, they are the operators of `oxiwarp.ops`, with the operand conversions of `operands.py`. `INDUCTOR` lists
-the elementwise operators for which Inductor's kernel is faster. Under torch.compile, these operators are torch
-operations with the roundings of the models' original code, so that Inductor fuses them with adjacent operations. All
-operators that `INDUCTOR` does not list stay oxiwarp kernels in the compiled graph.
+the elementwise operators for which Inductor's kernel is faster. Under torch.compile, the operators in `INDUCTOR` are
+torch operations that round as the models' original code does. So Inductor can fuse them with adjacent operations. All
+other operators stay oxiwarp kernels in the compiled graph.
 """
 
 import torch
@@ -14,7 +14,7 @@ from ....ops import *  # noqa: F403
 from .operands import FITTING
 
 # Operators that Inductor computes under torch.compile. The value is the time of Inductor's kernel divided by
-# the time of the oxiwarp kernel, on one H200: benches/results/decisions/elementwise.txt.
+# the time of the oxiwarp kernel, measured on one H200 (benches/results/decisions/elementwise.txt).
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling
@@ -24,7 +24,7 @@ globals().update(FITTING)
 def gelu_quick(  # type: ignore[no-redef]
     x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `x * sigmoid(1.702 x)` with the operator `oxiwarp.gelu_quick`, or under torch.compile with torch."""
+    """Compute `x * sigmoid(1.702 x)` with `oxiwarp.gelu_quick`, or with torch operations under torch.compile."""
     if out is not None or not compiling():
         return ops.gelu_quick(x, bias, mode=mode, out=out)
     v = x if bias is None else x + bias

@@ -1,7 +1,7 @@
 """Defines the recipe (the options of `patch`) of an object with a fused method, and creates that method.
 
-A fused method replaces the `forward` or `__call__` of a model's class. It runs oxiwarp kernels if they support the
-call, and the original method otherwise.
+A fused method replaces the `forward` or `__call__` of a model's class. The fused method runs oxiwarp kernels if they
+support the call. Otherwise it calls the original method.
 """
 
 import functools
@@ -26,7 +26,7 @@ SEQUENCES = (tuple, list)
 
 @dataclass(frozen=True)
 class FusedRecipe:
-    """The options and the fusion of an object with a fused method."""
+    """The options of `patch` and the name of the fusion, for an object with a fused method."""
 
     fusion: str
     mode: str
@@ -36,7 +36,7 @@ class FusedRecipe:
 
     None: processors never call it."""
     kinds: tuple[Kind | None, ...] | None = None
-    """`Kind` (class and parameter names) of each module in `Fusion.skips` when `patch` ran; None for a processor."""
+    """`Kind` (class and parameter names) that each module in `Fusion.skips` had at `patch`. None for a processor."""
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -46,8 +46,8 @@ class FusedRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the members of the subclass that replaces `base`.
 
-        These are the fused method, the fingerprint (source hash) of the original method, and the name of the module
-        that defines the class in `Fusion.classes`.
+        These are the fused method, the fingerprint (source hash) of the original method, and the name of a Python
+        module. This module defines the class that `Fusion.classes` names.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         run = fused(self, fusion, getattr(base, fusion.method))
@@ -56,7 +56,7 @@ class FusedRecipe:
 
 
 def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that calls `fusion.run` if its kernels support the call, and the original method otherwise."""
+    """Return a method that calls `fusion.run` if the kernels support the call, otherwise the original method `own`."""
     skipped = fusion.paths
 
     @functools.wraps(own)
@@ -88,7 +88,7 @@ def ready(
 
     The arguments must be plain tensors on a supported device, without autocast and forward-mode AD. The modules that
     the fused method does not call must have no hooks. This function must be fast: it runs for every block in every
-    step, while the GPU may be idle.
+    step, and the GPU may be idle while it runs.
     """
     first = None
     for value in (*args, *kwargs.values()):

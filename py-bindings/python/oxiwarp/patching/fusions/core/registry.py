@@ -18,10 +18,10 @@ FUSIONS: dict[str, Fusion] = {}
 
 
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """Return the fusion for objects of `cls`, and the class, `cls` or a base class, whose name the fusion lists.
+    """Return the fusion (rewritten method) for `cls`, and the class whose name the fusion lists: `cls` or a base class.
 
-    If several fusions list the name, return the first one that has the hash of the source. If none has the hash, return
-    the first one for which `is_meant` is true.
+    If several fusions list the name, return the first fusion that has the hash of the class's source. If no fusion has
+    this hash, return the first fusion for which `is_meant` is true.
     """
     found = found_for(cls)
     return None if found is None else (found[0], cls.__mro__[found[1]])
@@ -29,9 +29,9 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """Return the fusion for objects of `cls`, and the index in `cls.__mro__` of the class that the fusion lists.
+    """Return the fusion (rewritten method) for `cls`, and the `cls.__mro__` index of the class that the fusion lists.
 
-    The cache must not refer to a class, because that would keep the class alive.
+    The result is cached. It has an index instead of a class, because a cached reference would keep the class alive.
     """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
@@ -40,7 +40,7 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
 
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:
-    """Return the fusions whose patterns match `cls` or a base class, each with the matching class."""
+    """Return the fusions (rewritten methods) that match `cls` or a base class, each with the matching class."""
     return [
         (fusion, known)
         for known in cls.__mro__
@@ -50,11 +50,11 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Whether a fusion is written for a class, although it does not have the hash of the class's source.
+    """Whether a fusion (rewritten method) is meant for a class, although the hash of the class's source is unknown.
 
-    In this case, the report gives the reason why the class is not replaced. The class patterns for decoders also match
-    other classes of transformers, such as `T5Attention`. So a class of transformers must fulfil one of these
-    conditions:
+    If the fusion is meant for the class, the report gives the reason why the class is not replaced. The class patterns
+    for decoders also match other classes of transformers, such as `T5Attention`. So for a class of transformers, one of
+    these conditions must hold:
 
     - The fusion lists the exact name of the class.
     - The package of the class is in `DECODERS`.
@@ -68,7 +68,7 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Whether a fusion for several models has the source hash of a class in this module."""
+    """Whether a fusion that serves several models has the source hash of a class in this Python module."""
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None
         for cls in vars(sys.modules[module]).values()

@@ -28,7 +28,7 @@ def resolve(function: str, cls: type, known: type) -> Any:
 def unwrapped(found: Any) -> Any:
     """Return the function that a layer of Hugging Face Kernels wraps. Return any other object unchanged.
 
-    transformers wraps functions in such layers if the package `kernels` is installed.
+    If the package `kernels` is installed, transformers wraps functions in layers of Hugging Face Kernels.
     """
     if not isinstance(found, nn.Module):
         return found
@@ -53,10 +53,10 @@ def fingerprint_of(source: str) -> str:
 
 
 def words(source: str) -> Iterator[str]:
-    """Yield the tokens of a source without comments and layout, the same in all versions of Python.
+    """Yield the tokens of a source without comments and layout. All versions of Python give the same tokens.
 
-    From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins them to one token, as in
-    older versions.
+    From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins the parts of an f-string
+    to one token, as older versions do.
     """
     marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
     lines = source.splitlines(keepends=True)

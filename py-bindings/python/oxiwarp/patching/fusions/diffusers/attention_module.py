@@ -1,8 +1,8 @@
-"""The attention modules of diffusers: the arguments of a processor are inspected once, not at every call.
+"""Attention modules of diffusers: inspects the arguments of a processor once instead of at every call.
 
-The original forward calls `inspect.signature` to drop keyword arguments that the processor does not have. This takes as
-much Python time as several kernel launches, once or twice per block. The forward here calls the processor directly if
-the processor has all arguments of the call.
+The original forward calls `inspect.signature` to drop keyword arguments that the processor does not have.
+`inspect.signature` takes as much Python time as several kernel launches, and runs once or twice per block. The forward
+in this module calls the processor directly if the processor has all arguments of the call.
 """
 
 import inspect
@@ -37,10 +37,10 @@ NONE = Signature(frozenset(), (), -1)
 
 
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """Return the calls that have the same meaning for a module's forward and for its processor.
+    """Return which calls of a module's forward can be passed on to its processor unchanged.
 
-    This requires that the processor has the module's arguments, in the same order or by the same names. If not, return
-    `NONE`, which allows no call.
+    The processor must have the arguments of the module's forward, in the same order or by the same names. If not,
+    return `NONE`, which allows no call.
     """
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
@@ -63,14 +63,15 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
 def hands_on_by_name(module: type[Any]) -> bool:
     """Whether the module's forward passes arguments to the processor by name.
 
-    diffusers' `Attention` does so, but an attention class of one model, such as `FluxAttention`, does not.
+    The forward of diffusers' general class `Attention` passes them by name. The forward of a class for one model, such
+    as `FluxAttention`, passes them by position.
     """
     return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 @cache_weakly
 def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
-    """Return a cache for a class of modules. It maps the class of a processor to the result of `signature`."""
+    """Return the cache for a class of modules, which maps the class of a processor to the result of `signature`."""
     return WeakKeyDictionary()
 
 

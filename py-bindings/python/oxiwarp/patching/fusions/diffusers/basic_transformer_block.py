@@ -1,7 +1,7 @@
 """diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
-SDXL's UNet has 70 of these blocks, with few tokens, so that a step takes Python as long as the GPU. To save Python
-time, attention and feed-forward omit operations without effect: a division by 1, and dropout outside of training.
+SDXL's UNet has 70 of these blocks, with few tokens. So Python takes as long as the GPU for a step. To save Python time,
+attention and feed-forward omit operations without effect: a division by 1, and dropout outside of training.
 """
 
 from typing import Any
@@ -61,7 +61,10 @@ def modulated(
     timestep: Any,
     class_labels: Tensor | None,
 ) -> Tensor:
-    """Run a block whose norms are modulated by a table plus `timestep` (PixArt, Latte), or by norm1's result (DiT)."""
+    """Run a block with modulated norms.
+
+    The modulation is the sum of a table and `timestep` in PixArt and Latte, and the result of norm1 in DiT.
+    """
     if self.norm_type == ZERO:
         normed, *made = self.norm1(x, timestep, class_labels, hidden_dtype=x.dtype)
         gate, shift_mlp, scale_mlp, gate_mlp = (part.unsqueeze(1) for part in made)
@@ -87,7 +90,7 @@ def affine(norm: nn.LayerNorm) -> dict[str, Any]:
 
 
 def positioned(self: Any, normed: Tensor) -> Tensor:
-    """Return `normed` plus the positional embedding, if the block has one, as AnimateDiff's blocks do."""
+    """Return `normed` plus the positional embedding if the block has one. AnimateDiff's blocks have one."""
     return normed if self.pos_embed is None else self.pos_embed(normed)
 
 
@@ -111,7 +114,7 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """Whether all operands have one dtype and device, and the call does not use GLIGEN, which adds an attention.
+    """Whether all operands have one dtype and device, and the call does not use GLIGEN (an additional attention).
 
     A call with the argument `scale` needs the original method, which warns about it.
     """
@@ -137,7 +140,8 @@ def norms(self: Any) -> list[Any]:
 def fits_block(self: Any) -> str | None:
     """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported `norm_type`.
 
-    With "ada_norm_zero" (DiT), in which norm1 also computes the gates, the block must have only one attention.
+    With the `norm_type` "ada_norm_zero" of DiT, norm1 also computes the gates. Such a block must have only one
+    attention.
     """
     if self.norm_type not in (PLAIN, SINGLE, ZERO):
         return f"its norm_type is {self.norm_type!r}"
@@ -192,12 +196,12 @@ def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> T
 
 
 def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the call has one argument. The original method warns about a second one."""
+    """Whether the call has one argument. The original method warns about a second argument."""
     return len(args) + len(kwargs) == 1
 
 
 def in_turn(modules: Any, x: Tensor) -> Tensor:
-    """Apply the modules one after another, except a Dropout that would return its input."""
+    """Apply the modules one after another. Omit a Dropout that would return its input."""
     for module in modules:
         if not idle(module):
             x = module(x)

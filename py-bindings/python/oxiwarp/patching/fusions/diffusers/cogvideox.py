@@ -101,7 +101,7 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXAttnProcessor2_0.__call__`: one sequence of text and video, in which only the video is rotated."""
+    """Run `CogVideoXAttnProcessor2_0.__call__` on one sequence of text and video. Only video tokens are rotated."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape
@@ -133,9 +133,9 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether query and key have LayerNorms over a head or no norms, and the rotary tables are float32.
+    """Whether query and key have either LayerNorms over a head or no norms, and the rotary tables are float32.
 
-    With float32 tables, diffusers rotates 16-bit queries in float32, as the kernel does.
+    With float32 tables, diffusers rotates 16-bit queries in float32. The kernel also rotates in float32.
     """
     norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)

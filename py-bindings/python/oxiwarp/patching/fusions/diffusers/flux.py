@@ -1,7 +1,7 @@
 """Flux (diffusers: models/transformers/transformer_flux.py).
 
-The fusions of this module also serve Chroma, which uses Flux's attention, and Bria Fibo, LongCat-Image and Ovis-Image,
-which have copies of Flux's blocks.
+The fusions of this module also serve Chroma, which uses Flux's attention. They also serve Bria Fibo, LongCat-Image and
+Ovis-Image, which have copies of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,7 +125,8 @@ def attention(
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
     """Return query, key and value of the image tokens, then of the text tokens. `own` is diffusers' function for this.
 
-    If `products` can write the values of text and image into one tensor, this tensor is returned as both values.
+    If `products` can write the values of text and image tokens into one tensor, this tensor is returned twice: as the
+    image tokens' value and as the text tokens' value.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)
@@ -144,9 +145,10 @@ def attend(
     image_rotary_emb: Tables | None,
     out: Place | None = None,
 ) -> Tensor:
-    """Compute the attention over image tokens and, if there are any, text tokens: `[B, S, heads * D]`.
+    """Compute the attention over image tokens and, if there are any, text tokens. Its shape is `[B, S, heads * D]`.
 
-    `projected` has their queries, keys and values. The result is `out.first` if the attention was written there.
+    `projected` has the queries, keys and values of the tokens. If the attention was written into `out`, the result is
+    `out.first`.
     """
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb

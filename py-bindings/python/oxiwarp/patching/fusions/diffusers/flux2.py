@@ -1,4 +1,4 @@
-"""Flux 2 (diffusers: models/transformers/transformer_flux2.py): unlike in Flux, blocks share their modulations.
+"""Flux 2 (diffusers: models/transformers/transformer_flux2.py), whose blocks share modulations, unlike Flux's blocks.
 
 In a single-stream block, one linear computes query, key, value and the input of the feed-forward's activation.
 """
@@ -116,7 +116,7 @@ def accepts_single_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the tokens, given as one tensor or two, and the modulation have the same dtype and device."""
+    """Whether the tokens (one tensor or two tensors) and the modulation have the same dtype and device."""
     streams = [hidden_states] if encoder_hidden_states is None else [hidden_states, encoder_hidden_states]
     return streams_fit(temb_mod, *streams, dims=(2, 3))
 
@@ -172,7 +172,7 @@ def parallel_attention(
 
 
 def swiglu_of(activation: Any) -> Any:
-    """Return the oxiwarp operator for Flux 2's SwiGLU without hooks, or None for any other module."""
+    """Return the oxiwarp operator for a module of Flux 2's SwiGLU class without hooks, or None for any other module."""
     from diffusers.models.transformers.transformer_flux2 import Flux2SwiGLU
 
     known = base_of(activation) is Flux2SwiGLU and type(activation.gate_fn) is nn.SiLU

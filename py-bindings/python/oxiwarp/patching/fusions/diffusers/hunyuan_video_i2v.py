@@ -1,6 +1,6 @@
-"""HunyuanVideo's image-to-video blocks: the tokens of the first frame have a separate modulation.
+"""HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate modulation.
 
-Each kernel therefore runs twice: for the tokens of the first frame, and for all other tokens.
+Therefore each kernel is launched twice: for the tokens of the first frame, and for all other tokens.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def norm(
 ) -> tuple[Tensor, ...]:
     """Run `HunyuanVideoTokenReplaceAdaLayerNormZero.forward`.
 
-    Return the modulated norm and the chunks of the modulation that the norm does not use, such as gates. The chunks for
-    the tokens of the first frame come last.
+    Return the modulated norm, and the chunks of the modulation that the norm does not use, such as gates. The chunks
+    for the tokens of the first frame are the last ones in the tuple.
     """
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
@@ -57,7 +57,7 @@ def both_modulated(
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
     """Return the norm of `x`, modulated by `of_first` for the first `first` tokens and by `emb` for later tokens.
 
-    Also return the chunks after shift and scale, such as the gates, of the modulations from `emb` and `of_first`.
+    Also return, for both modulations, the chunks that follow shift and scale, such as the gates.
     """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
@@ -72,7 +72,7 @@ def both_modulated(
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
-    """Whether some, but not all tokens belong to the first frame, and the two embeddings have the input's dtype."""
+    """Whether some tokens, but not all, belong to the first frame, and the two embeddings have the input's dtype."""
     return (
         token_replace_emb is not None
         and first_frame_num_tokens is not None

@@ -1,4 +1,4 @@
-"""Single LayerNorms (torch.nn.LayerNorm and diffusers' FP32LayerNorm), also in models whose blocks have no fusion."""
+"""Replaces single LayerNorms (torch.nn.LayerNorm, diffusers' FP32LayerNorm), also in models without fused blocks."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     """Whether `x` is contiguous and the norm's parameters have its dtype.
 
-    torch also accepts float32 parameters for 16-bit inputs, but then rounds differently on CUDA. Under torch.compile,
-    the result is False, because Inductor fuses a LayerNorm with the next operation. An input that is passed by name
-    gives False too, because this name depends on the class.
+    torch also accepts float32 parameters for 16-bit inputs, but its CUDA kernel then rounds differently from the
+    oxiwarp kernel. Under torch.compile, the result is False, because Inductor fuses a LayerNorm with the next
+    operation. If the input is passed by name, the result is False too, because this name depends on the class.
     """
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False

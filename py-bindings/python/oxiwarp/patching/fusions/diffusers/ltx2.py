@@ -1,4 +1,7 @@
-"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py): video and audio tokens attend to text and each other."""
+"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
+
+Video tokens attend to video, text and audio tokens. Audio tokens attend to audio, text and video tokens.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +27,7 @@ NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm
 
 @dataclass
 class Stream:
-    """Video or audio tokens `x`, with a branch that is not yet added to them.
+    """Video or audio tokens `x`, and the result of a residual branch that is not yet added to `x`.
 
     The addition is delayed until the next norm, because one kernel computes the addition and the norm.
     """
@@ -37,7 +40,7 @@ class Stream:
     def add(self, branch: Tensor, gate: Modulation | None = None) -> None:
         """Store `branch` and `gate`. The kernel of the next norm then computes `x + gate * branch`.
 
-        A branch that is already pending is added to `x` first.
+        If another branch is already stored, it is added to `x` first.
         """
         self.total()
         self.branch, self.gate = branch, gate or (None, None)
@@ -55,7 +58,7 @@ class Stream:
     def normed(self, norm: Any, scale: Modulation | None = None, shift: Modulation | None = None) -> Tensor:
         """Add the pending branch and return the modulated norm of the tokens.
 
-        Without a `scale`, the kernel multiplies by 1 + 0, which changes no bit.
+        If `scale` is None, the kernel multiplies by `1 + 0`, which changes no bit.
         """
         branch, (gate, gate_table) = self.branch, self.gate
         scale, added = scale or (zeros(self.x), None), shift or (None, None)
@@ -76,9 +79,10 @@ class Stream:
 
 
 def modulations(table: Tensor, temb: Tensor) -> list[Modulation]:
-    """Return `n` modulations for a table `[n, D]` and an embedding `[B, 1 or S, n * D]`, without adding these two.
+    """Return `n` modulations for a table `[n, D]` and an embedding `[B, 1 or S, n * D]`.
 
-    Each modulation is a pair of a value `[B, 1, D]` or `[B, S, D]` and a row of the table. The kernels add the two.
+    Each modulation is a pair: a part of the embedding, `[B, 1, D]` or `[B, S, D]`, and a row of the table. The kernels
+    add the row to the part.
     """
     return list(zip(temb.unflatten(-1, (len(table), -1)).unbind(2), table.unbind(0), strict=True))
 
@@ -146,7 +150,7 @@ def block(
 
 
 def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor:
-    """Return the text tokens for video or audio, modulated if the model modulates its text."""
+    """Return the text tokens to which video or audio attends, modulated if the model modulates its text."""
     if not self.cross_attn_adaln:
         return text
     table = getattr(self, f"{of}prompt_scale_shift_table")
@@ -160,7 +164,7 @@ def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor
 def attend_to_text(
     self: Any, of: str, stream: Stream, text: Tensor, modulation: list[Modulation], mask: Tensor | None
 ) -> None:
-    """Add the cross-attention of video or audio to text. Some models modulate the queries and gate the result."""
+    """Add the cross-attention from video or audio to text. Some models modulate the queries and gate the result."""
     norm = getattr(self, f"{of}norm2")
     shift, scale, gate = modulation or (None, None, None)
     normed, attn = stream.normed(norm, scale, shift), getattr(self, f"{of}attn2")
@@ -176,7 +180,7 @@ def attend_to_each_other(
     a2v_mask: Tensor | None | bool,
     v2a_mask: Tensor | None | bool,
 ) -> None:
-    """Add the cross-attentions between video and audio. A mask that is False disables its direction."""
+    """Add the cross-attentions between video and audio. If the mask of a direction is False, omit this direction."""
     names = (
         ("audio_to_video_norm", self.video_a2v_cross_attn_scale_shift_table),
         ("video_to_audio_norm", self.audio_a2v_cross_attn_scale_shift_table),

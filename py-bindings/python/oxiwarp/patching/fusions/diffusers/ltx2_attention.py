@@ -61,7 +61,7 @@ def perturbed_attention(
 def prepared(
     attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the tokens for key and value, the attention mask for each head, and the gates of the heads.
+    """Return the tokens from which key and value are computed, the attention mask for each head, and the heads' gates.
 
     The mask is None if the call has no mask. The gates are None if the model has no gates.
     """
@@ -102,8 +102,8 @@ def turned(
 ) -> tuple[Tensor, Tensor]:
     """Return query and key, normalised across all heads and then rotated.
 
-    With `rope_type` "split", the two halves of each head form the pairs that are rotated. Otherwise adjacent columns
-    form the pairs, before the columns are split into heads.
+    With `rope_type` "split", a column of a head's first half is rotated together with the same column of the second
+    half. Otherwise two adjacent columns are rotated together, before the columns are split into heads.
     """
     options: dict[str, Any] = {"eps": attn.norm_q.eps, "mode": how.mode}
     weights = attn.norm_q.weight, attn.norm_k.weight
@@ -134,7 +134,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables fit."""
+    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and `x` can use the rotary tables."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False

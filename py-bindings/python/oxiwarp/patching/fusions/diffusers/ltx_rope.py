@@ -1,9 +1,10 @@
-"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py): steps share cached tables.
+"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py), with cached tables.
 
-The tables depend only on the size of the video. Their computation takes about twenty small kernels before the first
-block of every step. Here the original method computes them for a batch of one, and each module caches its last tables.
-They contain every angle twice, once for each column of a pair. The cache also has the tables `cos[..., ::2]` and
-`sin[..., ::2]`, with every angle once. With these, `qk_norm_rope` takes 112 instead of 126 us for 8064 tokens.
+The rotary tables depend only on the size of the video. But diffusers computes them again in every step, with about
+twenty small kernels before the first block. Here the original method computes the tables for a batch of one, and each
+module caches its last tables. These tables contain every angle twice, once for each column of a pair. The cache also
+has the tables `cos[..., ::2]` and `sin[..., ::2]`, with every angle once. With the smaller tables, `qk_norm_rope` takes
+112 instead of 126 us for 8064 tokens.
 """
 
 from typing import Any
@@ -35,8 +36,8 @@ def embedding(
 ) -> Tables:
     """Return the cosine and sine tables that `LTXVideoRotaryPosEmbed.forward` computes, expanded over the batch.
 
-    A cache keeps the tables for each set of arguments. They are computed again if a caller has written to them. Writes
-    to `.data` or through NumPy are not detected, because autograd does not count them.
+    A cache keeps the tables for each set of arguments. If a caller has written to the tables, they are computed again.
+    Writes to `.data` or through NumPy are not detected, because they do not change the version counter of autograd.
     """
     size = num_frames, height, width, rope_interpolation_scale
     device = hidden_states.device

@@ -66,7 +66,8 @@ def second_half(
 ) -> Tensor:
     """Run the second half of a block for video or text tokens `x`.
 
-    Add the normalised and gated attention to `x`. Then add the normalised and gated feed-forward of the modulated norm.
+    Normalise and gate the result of the attention, and add it to `x`. Then compute the modulated norm of the sum, and
+    the feed-forward of this norm. Normalise and gate the result of the feed-forward, and add it to the sum.
     """
     gate, scale, gate_mlp = modulations
     normed, x = residual_tanh_gated_rms_norm_modulated(x, attended, gate, scale, eps)
@@ -87,7 +88,7 @@ def accepts_block(
 
 
 def more_than_one_eps(self: Any) -> str | None:
-    """Return a message if norms that one kernel computes have different eps. Return None if their eps are equal."""
+    """Return a message if norms that one kernel computes together have different eps, otherwise None."""
     modules = self._modules
     for names in CHAINED[: 1 if self.context_pre_only else 2]:
         first, *others = [modules[name]._modules["norm"].eps for name in names]
@@ -170,10 +171,10 @@ def attention(
 def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """Return, for each sample, the indices of the text tokens that its mask selects.
 
-    To find their number, Python waits for the GPU. All blocks and steps get the same mask, so the indices are cached
-    until the mask is freed or written to. Writes that autograd does not count are not detected: to `mask.data`, through
-    NumPy or DLPack, or by a kernel of another library. For a mask created in inference mode, autograd counts no write,
-    so its indices are not cached.
+    To find the number of these tokens, Python waits for the GPU. All blocks and steps get the same mask, so the indices
+    are cached until the mask is freed or written to. The version counter of autograd detects writes, except writes to
+    `mask.data`, through NumPy or DLPack, or by a kernel of another library. A mask that was created in inference mode
+    has no version counter, so its indices are not cached.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)

@@ -55,8 +55,8 @@ def block(
 def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
     """Split a modulation `[B, 3 D]` into shift, scale and gate, each `[B, 1, D]`.
 
-    With an `index` `[B, S]`, the modulation is `[2 B, 3 D]` and the results are `[B, S, D]`. Tokens with index 0 use
-    the first `B` rows of the modulation. All other tokens use the last `B` rows.
+    If an `index` of shape `[B, S]` is given, the modulation has shape `[2 B, 3 D]`, and each result has shape
+    `[B, S, D]`. Tokens with index 0 use the first `B` rows of the modulation. All other tokens use the last `B` rows.
     """
     modulation = modulation.unsqueeze(1)
     if index is not None:

@@ -47,7 +47,7 @@ def block(
 
 
 def in_chunks(self: Any, feed_forward: Any) -> Any:
-    """Return the feed-forward, or a function that runs it in chunks of tokens if the block has a chunk size."""
+    """Return the feed-forward. If the block has a chunk size, return a function that runs it in chunks of tokens."""
     if self._chunk_size is None:
         return feed_forward
     from diffusers.models.attention import _chunked_feed_forward
@@ -135,7 +135,7 @@ def accepts_attention(
 ) -> bool:
     """Whether the norms of query and key are diffusers' RMSNorms with weights in the dtype of the input.
 
-    Stable Diffusion 3.5 has these norms. Version 3 has none, so there is nothing to fuse.
+    Stable Diffusion 3.5 has these norms. Stable Diffusion 3 has no such norms, so there is nothing to fuse.
     """
     from diffusers.models.normalization import RMSNorm
 

@@ -1,4 +1,4 @@
-"""The sinusoidal embedding of a timestep (diffusers: models/embeddings.py), computed with half as many kernels.
+"""The sinusoidal embedding of a timestep (models/embeddings.py), with half as many kernels as in diffusers.
 
 Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on the width of the
 embedding, so they are cached. Cosines and sines are concatenated directly in the order that the model uses.

@@ -1,7 +1,7 @@
 """Wan 2.1 and 2.2, with VACE, Animate and ChronoEdit (diffusers: models/transformers/transformer_wan*.py).
 
 The modulations are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute in float32 and
-cast only the results, and the fused blocks do the same in both modes.
+cast only the results. The fused blocks also do this, in mode "exact" and in mode "fast".
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ WAN = "diffusers.models.transformers.transformer_wan"
 
 
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Return the six modulations in float32, `[B, 1, N]`, and no tables.
+    """Return the six modulations, and for each modulation the table row that the kernel must still add, or None.
 
-    In Wan 2.2 5B, `temb` is 4-D, because each token has its own modulations. In float32, these would need twelve times
-    the memory of 16-bit hidden states. For a 4-D `temb`, the function therefore returns the values of `temb` and the
-    rows of the table, and the kernels add them.
+    For a 3-D `temb`, the modulations are float32, `[B, 1, N]`, and the rows are None. In Wan 2.2 5B, `temb` is 4-D,
+    because each token has its own modulations. In float32, these modulations would need twelve times the memory of
+    16-bit hidden states. So for a 4-D `temb`, this function returns the values of `temb` and the rows of the table, and
+    the kernels add them.
     """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:
@@ -81,7 +82,7 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether all operands are on one device. Modulations per token must be float32 or have the dtype of the input."""
+    """Whether all operands are on one device, and modulations per token are float32 or have the dtype of the input."""
     return (
         hidden_states.dim() == 3
         and (temb.dim() == 3 or (temb.dim() == 4 and temb.dtype in (hidden_states.dtype, torch.float32)))
@@ -129,7 +130,7 @@ def accepts_vace_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether `accepts_block` accepts the control tokens, and these have the dtype of the hidden states."""
+    """Whether `accepts_block` accepts the control tokens, and their dtype is the dtype of the hidden states."""
     return (
         temb.dim() == 3
         and same_dtype(hidden_states, control_hidden_states)
@@ -190,7 +191,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and heads share the rotary tables."""
+    """Whether the norms are `nn.RMSNorm` with weights in the input's dtype, and all heads share the rotary tables."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
@@ -244,8 +245,9 @@ FUSIONS = (
         skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
-            # The rotary tables contain each angle twice, for the two columns of a pair. The processor reads
-            # only one of the two values, but the kernel reads both. So the source of the tables matters.
+            # The rotary tables contain each angle twice, for the two columns of a pair. The original
+            # processor reads only one of the two values, but the kernel reads both. So both must be equal,
+            # which the source of the function that makes the tables shows.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
             # The fused method calls these functions of transformer_wan.

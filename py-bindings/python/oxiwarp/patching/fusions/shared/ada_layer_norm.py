@@ -86,7 +86,7 @@ def accepts_zero(
 ) -> bool:
     """Whether `x` and the embedding have the same dtype.
 
-    If `emb` is None, the module computes the embedding, in `hidden_dtype`.
+    If `emb` is None, the module computes the embedding, and `hidden_dtype` is its dtype.
     """
     dtype = hidden_dtype if emb is None else emb.dtype
     return dtype == x.dtype and accepts(self, x)

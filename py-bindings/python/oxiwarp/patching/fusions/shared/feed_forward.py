@@ -1,8 +1,9 @@
-"""Feed-forwards of diffusers (models/activations.py): the first linear and the activation.
+"""Replaces the forward of diffusers' activation modules (models/activations.py): a linear, then an activation.
 
-In mode "exact", the method calls the linear, and one kernel computes the activation. In mode "fast", one cuBLASLt
-matrix multiplication computes the linear and `GELU(approximate="tanh")`. Its epilogue adds the bias and applies the
-GELU, so the result is rounded once. There is no fusion for `LinearActivation`, because torch's SiLU is as fast.
+In mode "exact", the new forward calls the linear, and one kernel computes the activation. In mode "fast", one cuBLASLt
+matrix multiplication computes the linear and `GELU(approximate="tanh")`. The epilogue of the multiplication adds the
+bias and applies the GELU, so the result is rounded once. There is no fusion for `LinearActivation`, because torch's
+SiLU is as fast.
 """
 
 from typing import Any
@@ -38,8 +39,7 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
     """Whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
-    The matrix multiplication may not replace a modified linear or a linear without bias, nor a call under autograd or
-    vmap.
+    The result is False for a modified linear, for a linear without bias, and under autograd or vmap.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
@@ -82,12 +82,12 @@ def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def packed(projected: Any) -> bool:
-    """Whether the kernels support `projected`. A linear with LoRA or quantisation may give another dtype or layout."""
+    """Whether the kernels support `projected`, which may have another dtype or layout after LoRA or quantisation."""
     return type(projected) in PLAIN and projected.dtype in FLOATS and projected.is_contiguous()
 
 
 def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the call has one argument. The fused method itself checks the result of the linear with `packed`."""
+    """Whether the call has one argument. The fused method also checks the linear's result, with `packed`."""
     return len(args) + len(kwargs) == 1
 
 

@@ -39,8 +39,8 @@ def queries_and_keys(
 ) -> tuple[Tensor, Tensor]:
     """Return normalised and rotated query and key of all streams (text, image), concatenated along the tokens.
 
-    The kernel for a stream writes directly into its part of the result, which saves `torch.cat`. Under autograd and
-    torch.func transforms, the kernels allocate their results, and `torch.cat` concatenates these.
+    The kernel of each stream writes directly into a part of the result, which saves `torch.cat`. Under autograd and
+    torch.func transforms, the kernels allocate separate results, and `torch.cat` concatenates them.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -81,7 +81,8 @@ def wants_grad(stream: Stream) -> bool:
 def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
     """Whether the kernel `qk_norm_rope` can compute each pair of query norm and key norm.
 
-    The norms must have class `cls`, no hooks, no bias, weights in the dtype of `x`, and the same eps within a pair.
+    The norms must have class `cls`, no hooks, no bias and weights in the dtype of `x`. Both norms of a pair must have
+    the same eps.
     """
     for pair in pairs:
         for part in pair:
@@ -114,11 +115,11 @@ def after_attention(
 ) -> Tensor:
     """Run the second half of a block for text or image tokens `x`.
 
-    The second half adds the gated result of the attention (`attended`) to `x`, and runs a modulated norm and the
-    feed-forward. It then adds the gated result of the feed-forward.
+    Add the gated result of the attention (`attended`) to `x`. Then compute the modulated norm of the sum, and the
+    feed-forward of this norm. Add the gated result of the feed-forward to the sum.
 
-    `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each has shape `[B, D]`
-    or `[B, S, D]`.
+    `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each tensor has shape
+    `[B, D]` or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
     normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
@@ -139,7 +140,7 @@ def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
     """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if unsupported.
 
     Each matrix multiplication writes directly into its part of the result. Each part starts at a multiple of `ALIGNED`
-    elements. So cuBLASLt chooses the same kernel as for a separate linear, and the bits are equal.
+    elements. So cuBLASLt chooses the kernel that it chooses for a separate linear, and gives the same bits.
     """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
@@ -171,8 +172,8 @@ write_product = define_in_place(
 def joined(first: Tensor, second: Tensor) -> Tensor:
     """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split `first` and `second` from one tensor.
 
-    Single-stream blocks take and return text and image tokens as two tensors. So each block concatenates the two
-    tensors that the previous block has split.
+    Single-stream blocks take and return text and image tokens as two tensors. So each block concatenates two tensors
+    that the previous block split from one tensor.
     """
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)
@@ -196,8 +197,8 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
 def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
     """Split `both` `[B, S, D]` into two views: the first `tokens` tokens, and the remaining tokens.
 
-    Under torch.compile, `joined` cannot compare the addresses of tensors. So each part gets the attribute `PART`, which
-    refers to `both`.
+    Each view gets the attribute `PART`, which refers to `both`, because `joined` cannot compare the addresses of
+    tensors under torch.compile.
     """
     parts = both[:, :tokens], both[:, tokens:]
     if torch.compiler.is_compiling():

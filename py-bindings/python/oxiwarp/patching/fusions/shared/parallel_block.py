@@ -1,7 +1,7 @@
-"""Computes attention and feed-forward of a parallel block, such as Flux's single-stream block.
+"""Computes a parallel block: attention and feed-forward have the same input, as in Flux's single-stream block.
 
-The block computes `project(torch.cat([attention(x), activation(expand(x))], 2))`. The functions here write both results
-directly into the concatenated tensor, or compute the projection without this tensor.
+The block computes `project(torch.cat([attention(x), activation(expand(x))], 2))`. The functions in this file write both
+results directly into the concatenated tensor, or compute the projection without a concatenated tensor.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,8 @@ CHUNK = torch.complex128
 def copy_chunks(y: Tensor, x: Tensor) -> None:
     """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
 
-    torch copies tensors that are not contiguous one element at a time. As `complex128`, one element has 16 bytes.
+    torch copies a tensor that is not contiguous one element at a time. Viewed as `complex128`, each element has 16
+    bytes.
     """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
@@ -57,7 +58,7 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """Memory `[B, S, columns]` for the result of an attention, followed by the columns of a feed-forward.
+    """Memory `[B, S, columns]` for the results of an attention (the first columns) and a feed-forward.
 
     The memory is allocated when the attention calls `columns` or `heads`. The number of its columns is not known
     earlier, because a rank of tensor parallelism computes only some of the heads.
@@ -79,7 +80,7 @@ class Place:
     def heads(self, query: Tensor) -> Tensor | None:
         """Return the attention's columns in the shape of `query`, `[B, S, H, D]`.
 
-        Return None if `query` has another dtype, batch or number of tokens than the feed-forward.
+        Return None if dtype, batch or number of tokens of `query` differ from those of the feed-forward's input.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
@@ -95,9 +96,9 @@ If its argument is a `Place`, it may write the result there, and then returns `P
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
     """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
 
-    In mode "fast", one matrix multiplication computes `expand` and a tanh GELU, if `expand` and `project` are
-    unmodified linears. The projection is then the sum of two matrix multiplications, one for the attention and one for
-    the feed-forward. So nothing is concatenated.
+    In mode "fast", if `expand` and `project` are unmodified linears, one matrix multiplication computes `expand` and a
+    tanh GELU. The projection is then the sum of two matrix multiplications, one for the attention and one for the
+    feed-forward. So no concatenation is necessary.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -115,7 +116,8 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
 
-    The product of `attended` and its weights is rounded before the product of `inner` is added.
+    The product of `attended` and its columns of the weight is rounded. Then the product of `inner` and its columns is
+    added.
     """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
@@ -126,7 +128,7 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 def writes_beside(projected: Tensor) -> bool:
     """Whether an operator may write the activation of `projected` into a part of a larger tensor.
 
-    Under autograd and torch.func transforms it may not, because they need a real `torch.cat`.
+    The result is False under autograd and torch.func transforms, which need a real `torch.cat`.
     """
     if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
         return False
@@ -138,7 +140,7 @@ def side_by_side(
 ) -> Tensor:
     """Compute `torch.cat([attention, op(projected)], 2)`. The caller must have checked `writes_beside(projected)`.
 
-    `op` is an activation operator. Its result has `1 / share` of the columns of `projected`. `op` and
+    `op` is an activation operator. The result of `op` has `1 / share` as many columns as `projected`. `op` and
     `oxiwarp.attention` write directly into the result. If torch computes the attention, its result is copied.
     """
     place = Place(projected, projected.shape[2] // share)
@@ -156,17 +158,17 @@ def side_by_side(
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
     """Store `out` as an attribute of `x`, so that the attention of `x` writes its result there.
 
-    This is done only if `patch` replaced the processor and the attention module has no hooks. A hook could change or
-    keep the result.
+    Do this only if `patch` replaced the processor and the attention module has no hooks. A hook could change the
+    result, or keep a reference to it.
     """
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Return the `Place` into which the attention of `x` must write, or None, and remove it from `x`.
+    """Return the `Place` (memory) into which the attention of `x` must write, or None, and remove it from `x`.
 
-    A second attention of `x` then allocates its result.
+    So if `x` has a second attention, the second attention allocates its result.
     """
     out = getattr(x, PLACE, None)
     if out is not None:

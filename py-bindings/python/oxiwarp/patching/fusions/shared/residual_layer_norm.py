@@ -1,4 +1,4 @@
-"""Computes a residual sum and the LayerNorm that follows, without modulation, in one kernel."""
+"""Computes a residual sum and the next LayerNorm, which has no modulation, in one kernel."""
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +21,12 @@ def residual_layer_norm(
     """Compute `sum = x + gate * y` and return `(norm(sum), sum)`.
 
     This function calls `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row by
-    `1 + scale`, so by 1, which changes no bit. The zeros have the dtype of the norm's parameters, because the operator
-    has a separate kernel for parameters and scale of one dtype. The function takes the arguments and raises the errors
-    of the operator.
+    `1 + scale`. Here this factor is 1, which changes no bit. The zeros have the dtype of the norm's parameters, because
+    the operator has a separate kernel for equal dtypes of parameters and scale. This function has the arguments of the
+    operator and raises its errors.
 
-    Under torch.compile, Inductor computes a call without a gate. The kernel of Inductor needs less Python time per
-    launch than the operator, and can also compute the operation before the sum.
+    Under torch.compile, Inductor generates the kernel for a call without a gate. Inductor's kernel needs less Python
+    time per launch than the operator, and can also compute the operation before the sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y

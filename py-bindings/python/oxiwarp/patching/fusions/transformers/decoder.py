@@ -1,6 +1,7 @@
 """Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their layers.
 
-transformers copies code from model to model. So the layers of many other models have the same source.
+transformers copies code from model to model. So the layers of many other models have the same source code, and the
+fusions also match them.
 """
 
 from typing import Any
@@ -45,7 +46,7 @@ def gates(self: Any) -> str | None:
 
 
 def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the activation has a kernel at the time of a call. It may have changed since `patch`."""
+    """Whether the activation has a kernel at the time of a call. The activation may have changed since `patch`."""
     modules = self._modules
     return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
 
@@ -99,7 +100,7 @@ def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
 
     `sizes` is `(batch, tokens)`.
 
-    A hook may have reduced batch or tokens to 1. Such a result is expanded.
+    A hook may have reduced the batch or the number of tokens to 1. This function expands such a result.
     """
     return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
@@ -123,7 +124,7 @@ def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def dropped(self: Any, name: str, x: Tensor) -> Tensor:
     """Apply the dropout `name` to `x`, if the layer has this dropout.
 
-    `getattr` for an attribute that a module lacks takes a microsecond, so this function reads `_modules`.
+    `getattr` takes a microsecond if the module does not have the attribute, so this function reads `_modules`.
     """
     dropout = self._modules.get(name)
     return x if dropout is None else dropout(x)
@@ -132,7 +133,8 @@ def dropped(self: Any, name: str, x: Tensor) -> Tensor:
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
     """Return `norm(x + residual)`, rounded as the module rounds it, and the sum `x + residual`.
 
-    A hook or an adapter may give `x` another dtype than `residual`. Then torch computes the sum and calls the module.
+    After a hook or an adapter, `x` may have another dtype than `residual`. Then torch computes the sum, and this
+    function calls the module.
     """
     formula = formula_of(norm, x)
     if formula is None or x.dtype != residual.dtype:
@@ -145,7 +147,7 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
 
 
 def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether `patch` replaced the norm after the attention by a kernel for the dtype of `hidden_states`."""
+    """Whether `patch` replaced the norm after the attention, and its kernel supports the dtype of `hidden_states`."""
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 

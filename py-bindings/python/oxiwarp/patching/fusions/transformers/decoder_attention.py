@@ -1,4 +1,4 @@
-"""Attention of transformers' decoders: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy it."""
+"""Attention of transformers' decoders: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and copies of them."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # fingerprint of `sdpa_attention_forward` of transformers
-HANDED_ON = {"position_ids", "use_cache"}  # a layer passes them to its attention, which ignores them
+HANDED_ON = {"position_ids", "use_cache"}  # arguments that a layer passes to its attention, which ignores them
 
 
 def own_window(self: Any) -> int | None:
@@ -47,7 +47,7 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Run `LlamaAttention.forward`, or a different model's version with query and key norms, a window or a soft cap."""
+    """Run `LlamaAttention.forward`, or a variant of it that has query and key norms, a window or a soft cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -111,7 +111,7 @@ def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
 
     The caller must have checked that one query attends to all keys.
 
-    The lookup of a configuration's attribute takes some microseconds in Python, so this function reads `__dict__`.
+    This function reads the `__dict__` of the configuration, because the lookup of an attribute takes some microseconds.
     """
     kept = object.__getattribute__(self.config, "__dict__")
     if kept.get("_attn_implementation_internal") != "sdpa" or self.training or self.head_dim > 256:
@@ -135,7 +135,7 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """Return the rounding formula of an RMSNorm that `patch` replaced, or None if it has none for the dtype of `x`."""
+    """Return the rounding formula that `patch` found for an RMSNorm and the dtype of `x`, or None if there is none."""
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
     if type(recipe) is not NormRecipe or weight is None:
         return None
@@ -146,7 +146,8 @@ def formula_of(norm: Any, x: Tensor) -> Formula | None:
 def llama_norms(self: Any, query: Tensor) -> bool:
     """Whether one kernel can compute the norms of query and key together with the rotation.
 
-    Both norms must exist, must round as Llama's RMSNorm does, and must have no hooks.
+    Both norms must exist and must have no hooks. Like Llama's RMSNorm, they must round before they multiply by the
+    weight.
     """
     norms = self._modules.get("q_norm"), self._modules.get("k_norm")
     return norms[0] is not None and is_llama(norms[0], query) and is_llama(norms[1], query)
@@ -155,7 +156,8 @@ def llama_norms(self: Any, query: Tensor) -> bool:
 def is_llama(norm: Any, x: Tensor) -> bool:
     """Whether the norm rounds before it multiplies by its weight, and may be computed without a call of the module.
 
-    In float32, this rounding changes nothing, so every float32 norm rounds in this way.
+    In float32, a rounding before the multiplication changes nothing. So every float32 norm counts as one that rounds
+    there.
     """
     formula = formula_of(norm, x)
     if formula is None or formula.weight_offset != 0 or norm._parameters["weight"].dtype != x.dtype:
@@ -166,7 +168,7 @@ def is_llama(norm: Any, x: Tensor) -> bool:
 def particulars(self: Any) -> dict[str, Any]:
     """Map names to the additional arguments that the module's forward passes to the attention function.
 
-    An example is `sliding_window`.
+    An example of an additional argument is `sliding_window`.
     """
     return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
 

@@ -1,8 +1,8 @@
 """Falcon's attention (transformers: models/falcon/modeling_falcon.py), in models with rotary embedding.
 
-Falcon RW uses ALiBi biases instead of rotary embedding and keeps its original method. A Falcon layer needs no other
-fusion. torch's GELU is one kernel, and `patch` replaces the norms separately. The layer adds the attention to the MLP's
-result in place.
+Falcon RW uses ALiBi biases instead of rotary embedding, so its attention keeps the original method. A Falcon layer
+needs no other fusion (rewritten method). torch's GELU is already one kernel. `patch` replaces the norms separately. The
+layer adds the attention's result to the MLP's result in place.
 """
 
 from typing import Any
