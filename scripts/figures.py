@@ -18,6 +18,7 @@ sys.path.append(str(ROOT / "benches" / "python"))
 from exactness_cell import cell
 
 from oxiwarp.cli.bench.variants import current_name
+from oxiwarp.hub import exported
 
 LATEST = ROOT / "benches" / "results" / "latest"
 RUN = LATEST / "nvidia-h200"
@@ -357,15 +358,7 @@ def kernels() -> Iterator[str]:
 
 def card() -> Iterator[str]:
     """Yield the benchmark table of the kernel repository's card: each function at the largest shape of the run."""
-    exports = ast.literal_eval(
-        next(
-            node.value
-            for node in ast.parse((REPOSITORY / "__init__.py").read_text()).body
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and node.targets[0].id == "__all__"
-        )
-    )
+    exports = set(exported(ast.parse((REPOSITORY / "__init__.py").read_text())))
     cases: dict[str, dict[tuple[int, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         if row["op"] in exports:

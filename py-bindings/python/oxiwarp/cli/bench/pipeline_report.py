@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .pipeline_run import Call, PipelineResult, explain, measure_pipeline
-from .pipelines import PIPELINES, PipelineKind, Size, check_folder, from_folder
+from .pipelines import PIPELINES, PipelineKind, Size, check_folder, default_dtype, from_folder
 from .progress import Stages
 from .variants import STOCK, VARIANTS
 
@@ -99,13 +99,8 @@ def bench_pipelines(
 def built(kind: PipelineKind, small: bool, device: torch.device, dtype: torch.dtype) -> Any:
     """Build a pipeline with seeded random weights, directly in `dtype` on `device`."""
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)  # a model of 20 billion parameters does not fit in float32
-    try:
-        with device:
-            pipe = kind.build(small)
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(dtype), device:  # a model of 20 billion parameters does not fit in float32
+        pipe = kind.build(small)
     for part in pipe.components.values():
         if isinstance(part, torch.nn.Module):
             part.eval().requires_grad_(False)

@@ -7,7 +7,8 @@ length.
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,21 @@ def from_folder(folder: str, dtype: torch.dtype) -> Any:
     return DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
 
 
-def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
-    """Return a scheduler. Some schedulers need tensors on the CPU and in float32, whatever torch's defaults are."""
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype for the length of a `with` block."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(dtype)
     try:
-        with torch.device("cpu"):
-            return kind(**options)
+        yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
+    """Return a scheduler. Some schedulers need tensors on the CPU and in float32, whatever torch's defaults are."""
+    with default_dtype(torch.float32), torch.device("cpu"):
+        return kind(**options)
 
 
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
@@ -277,4 +284,13 @@ PIPELINES = {
     )
 }
 
-__all__ = ["PIPELINES", "PROMPT", "PipelineKind", "RandomTokens", "Size", "check_folder", "from_folder"]
+__all__ = [
+    "PIPELINES",
+    "PROMPT",
+    "PipelineKind",
+    "RandomTokens",
+    "Size",
+    "check_folder",
+    "default_dtype",
+    "from_folder",
+]
