@@ -75,7 +75,10 @@ def _grained(tokens: int, grains: tuple[int, ...]) -> int:
 
 
 def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool | None:
-    """Return whether three tokens of the full call equal calls on one token. None if tokens cannot be compared."""
+    """Return whether the results for three tokens equal the results of separate calls on each token.
+
+    Return None if tokens cannot be compared.
+    """
     if not form.chunked and form.token is None:
         return None
     ours = form.call(form.modes[0])

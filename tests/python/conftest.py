@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """Add the command that runs a failed test alone to its report."""
+    """Add a command to the report of a failed test. The command runs only this test."""
     report = yield
     if report.failed:
         test = shlex.quote(f"{os.path.relpath(item.path)}::{item.nodeid.partition('::')[2]}")

@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument of another shape than the op wants.
+    /// An argument has a shape that the op does not support.
     #[error("{op}: {arg} has shape {got:?}, expected {expected}")]
     Shape {
         /// The op.
@@ -29,7 +29,7 @@ pub enum Error {
         /// What the op wants.
         expected: String,
     },
-    /// An argument of another element type than the op wants.
+    /// An argument has an element type that the op does not support.
     #[error("{op}: {arg} is {got}, expected {expected}")]
     Dtype {
         /// The op.
@@ -184,9 +184,9 @@ pub enum Error {
         /// The bytes asked for.
         bytes: usize,
     },
-    /// No kernel has this name, or the PTX that the device uses lacks the kernel. A launch returns this
-    /// error. [`Kernels::load`](crate::Kernels::load) also returns this error if the PTX lacks a kernel that
-    /// is not marked with `@only`. `@only` limits a kernel to some architectures.
+    /// No kernel has this name, or the PTX for the device lacks the kernel. A launch returns this error.
+    /// [`Kernels::load`](crate::Kernels::load) also returns this error if the PTX lacks a kernel without the
+    /// mark `@only`. The mark `@only` limits a kernel to some architectures.
     #[error("there is no kernel {kernel}{}", similar.as_ref().map_or(String::new(), |name| format!(". Did you mean {name}?")))]
     NoKernel {
         /// The name.
@@ -197,7 +197,7 @@ pub enum Error {
     /// A launch by name passed arguments that do not fit the kernel.
     #[error("{0}")]
     Arguments(String),
-    /// The CPU executor found an error in a kernel, for example a data race or an access outside of shared
+    /// The CPU executor found an error in a kernel. Examples are a data race and an access outside of shared
     /// memory.
     #[error(transparent)]
     Fault(#[from] cuda_std::cpu::Fault),

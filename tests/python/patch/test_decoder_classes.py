@@ -95,8 +95,7 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# Configuration classes of layers for which neither an annotation nor the layer's name gives the
-# configuration.
+# Maps the class of a layer to its configuration class, if neither an annotation nor the layer's name gives it.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",

@@ -43,8 +43,8 @@ def entry(name: str, body: str, bounds: str = "") -> str:
 
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
-# An array with an index from memory cannot stay in registers. Loads from and stores to this array are 4 bytes
-# wide.
+# The kernel loads the array index from memory, so the array cannot stay in registers. Each load or store of
+# the array has 4 bytes.
 LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
     mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
     ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""

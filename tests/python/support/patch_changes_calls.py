@@ -1,4 +1,7 @@
-"""Changes for test_patch_matrix.py that affect the call of a model: autocast, inference mode, checkpoints, threads."""
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes affect the call of a model: autocast, inference mode, checkpoints, threads.
+"""
 
 import threading
 

@@ -1,4 +1,6 @@
-"""Changes for test_patch_matrix.py that diffusers and accelerate make to a model.
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+diffusers and accelerate make these changes to a model.
 
 Examples: enable a cache, offload the weights, cast the dtype, set different attention processors.
 """

@@ -1,4 +1,6 @@
-"""Changes for test_patch_matrix.py that add torch hooks.
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes add torch hooks.
 
 The hooks are on single modules, on all modules of the process, or on parameters.
 """

@@ -1,4 +1,6 @@
-"""Changes for test_patch_matrix.py that affect a whole model.
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes affect a whole model.
 
 Examples: deep-copy the model, load different weights, change the dtype, share the weights' memory, freeze some
 parameters.

@@ -1,4 +1,7 @@
-"""Changes for test_patch_matrix.py that replace submodules, or the class, the forward or an attribute of a module."""
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes replace submodules, or the class, the forward or an attribute of a module.
+"""
 
 import contextlib
 import copy

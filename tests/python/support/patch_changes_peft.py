@@ -1,4 +1,7 @@
-"""Changes for test_patch_matrix.py that add peft adapters to a model or quantize its linear layers."""
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes add peft adapters to a model or quantize its linear layers.
+"""
 
 import functools
 

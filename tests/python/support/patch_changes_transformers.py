@@ -1,4 +1,6 @@
-"""Changes for test_patch_matrix.py that transformers makes to a decoder.
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+transformers makes these changes to a decoder.
 
 Examples: generate tokens, change the attention implementation, and train.
 """

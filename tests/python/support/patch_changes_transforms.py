@@ -1,4 +1,7 @@
-"""Changes for test_patch_matrix.py that transform the call of a model: torch.func, torch.compile, torch.export."""
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes transform the call of a model: torch.func, torch.compile, torch.export.
+"""
 
 import torch
 from patch_changes import change

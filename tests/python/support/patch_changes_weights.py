@@ -1,4 +1,6 @@
-"""Changes for test_patch_matrix.py that affect parameters.
+"""Model changes (generator functions) for test_patch_matrix.py.
+
+These changes affect parameters.
 
 Examples are parametrizations, pruning masks, and weights that are plain tensors or buffers.
 """

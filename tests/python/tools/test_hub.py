@@ -246,7 +246,7 @@ def test_epsilon(module, name, eps, device):
 
 
 def parts(x, how):
-    """Return the two parts of the heads of `x`: halves, even and odd columns, or copies of the halves."""
+    """Split the last dimension of `x` into two parts: halves, even and odd columns, or copies of the halves."""
     if how == "interleaved":
         return x[..., ::2], x[..., 1::2]
     first, second = x.chunk(2, -1)

@@ -8,7 +8,7 @@ use cuda_std::prelude::*;
 
 /// Threshold for a rise of the row maximum, as a difference of base-2 exponents. [`RowSoftmax::advance`]
 /// ignores a smaller rise. The threshold is so small that the largest probability still rounds to 1. The only
-/// reason for the threshold is that ptxas spills registers without this addition.
+/// reason for the threshold is that ptxas spills registers if it is not added to the old maximum.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA

@@ -1,4 +1,4 @@
-"""Norm and rotation of queries and keys in one launch: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
+"""Normalizes and rotates queries and keys in one launch: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
 
 from collections.abc import Sequence
 from types import NoneType

@@ -67,7 +67,10 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
 
 
 def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
-    """Raise `Unsuitable` unless the forward gives `y` in training mode too, and the same rows for other ranks."""
+    """Raise `Unsuitable` if the forward gives another result in training mode or for tensors of another rank.
+
+    `y` is the result in evaluation mode for `x` and the weight `w`.
+    """
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
