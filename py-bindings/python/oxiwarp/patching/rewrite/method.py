@@ -1,0 +1,124 @@
+"""Reads the syntax tree of a method, and compiles a changed tree to a method with the same globals and closure."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+PREFIX = "_oxiwarp_"
+"""The names that a rewritten method uses for the functions of this package start with this prefix."""
+
+
+class Unreadable(Exception):
+    """Raised if a method cannot be rewritten. The message gives the reason."""
+
+
+def tree_of(function: FunctionType) -> ast.FunctionDef:
+    """Return the syntax tree of a function. Its nodes have the line numbers of the file.
+
+    Raise `Unreadable` if the source is not available, or if a copy of the function would behave differently.
+    """
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise Unreadable("it is a generator or a coroutine")
+    try:
+        lines, first = inspect.getsourcelines(function)
+        module = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        raise Unreadable("its source is not available") from None
+    tree = module.body[0]
+    if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
+        raise Unreadable("its source does not start with its definition")
+    # The loaded module may be older than the file. So compare the line numbers and names with those of the code.
+    code = function.__code__
+    if (
+        code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
+        or first != code.co_firstlineno
+    ):
+        raise Unreadable("its source has changed since it was imported")
+    for node in ast.walk(tree):
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if name.startswith("__") and not name.endswith("__"):
+            raise Unreadable(f"it uses the private name {name}")
+    ast.increment_lineno(module, first - 1)
+    tree.decorator_list = []
+    return tree
+
+
+def undecorated(function: FunctionType) -> FunctionType:
+    """Return the function inside of the decorators that `functools.wraps` marks."""
+    inner: Any = getattr(function, "__wrapped__", None)
+    return function if inner is None else undecorated(inner)
+
+
+def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
+    """Return a copy of `function` whose decorators call `new` instead of the function that they call now.
+
+    A decorator is a function that holds the decorated function in its closure. Raise `Unreadable` for another one.
+    """
+    inner: Any = getattr(function, "__wrapped__", None)
+    if inner is None:
+        return new
+    cells = function.__closure__ or () if isinstance(function, FunctionType) else ()
+    if sum(cell.cell_contents is inner for cell in cells) != 1:
+        raise Unreadable("it has an unknown decorator")
+    changed = decorated(inner, new)
+    closure = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells)
+    outer = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
+    outer.__kwdefaults__ = function.__kwdefaults__
+    outer.__dict__.update(function.__dict__, __wrapped__=changed)
+    outer.__module__, outer.__qualname__, outer.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    return outer
+
+
+def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, Any]) -> FunctionType:
+    """Compile the changed `tree` of `function`. In the new function, `names` are additional variables.
+
+    The new function uses the globals, default values and closure cells of `function`. It has the name, the file and the
+    line numbers of `function`, so tracebacks and profilers show the original source.
+    """
+    code = function.__code__
+    outer = ast.FunctionDef(
+        name=f"{PREFIX}outer",
+        args=ast.arguments(
+            posonlyargs=[],
+            args=[ast.arg(name) for name in dict.fromkeys((*code.co_freevars, *names))],
+            kwonlyargs=[],
+            kw_defaults=[],
+            defaults=[],
+        ),
+        body=[tree],
+        decorator_list=[],
+        type_params=[],
+    )
+    # Default values and annotations are not evaluated again: the new function gets those of `function`.
+    arguments = tree.args
+    for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if arg is not None:
+            arg.annotation = None
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
+    tree.returns = None
+    module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
+    flags = code.co_flags & __import__("__future__").annotations.compiler_flag
+    made = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
+    inner = constant(constant(made, outer.name), tree.name)
+    inner = inner.replace(co_qualname=code.co_qualname) if hasattr(code, "co_qualname") else inner
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] if name in cells else CellType(names[name]) for name in inner.co_freevars)
+    new = FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
+    new.__kwdefaults__, new.__doc__ = function.__kwdefaults__, function.__doc__
+    new.__module__, new.__qualname__ = function.__module__, function.__qualname__
+    new.__dict__.update(function.__dict__)
+    # `function.__annotations__` would evaluate lazy annotations (Python 3.14). They are the same object otherwise.
+    new.__annotations__ = function.__annotations__
+    return new
+
+
+def constant(code: CodeType, name: str) -> CodeType:
+    """Return the code of the function `name` that is defined in `code`."""
+    return next(found for found in code.co_consts if isinstance(found, CodeType) and found.co_name == name)
+
+
+__all__ = ["PREFIX", "Unreadable", "compiled", "decorated", "tree_of", "undecorated"]
