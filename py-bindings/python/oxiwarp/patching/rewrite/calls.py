@@ -4,11 +4,13 @@ A kernel runs if it supports the operands and gives the bits of the original exp
 check of its arguments, and adapters, hooks and other changes of a model keep working.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -23,8 +25,10 @@ from ..norms.recognise import DEFAULT_EPS
 
 compiling = torch.compiler.is_compiling
 Own = Callable[..., Any]
-FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm")
+FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm", "gated_activation")
 """Names of the functions that `calls` returns."""
+ACTIVATIONS = {"SiLUActivation": "silu_and_mul", "GELUActivation": "gelu_and_mul", "GELUTanh": "gelu_tanh_and_mul"}
+"""Activations of `transformers.activations` with the operators of a gated activation."""
 RAN = "kernel"
 """The outcome of a call that ran a kernel. Every other outcome is the reason why the original expression ran."""
 
@@ -52,10 +56,10 @@ class Options(NamedTuple):
 
 
 class Site:
-    """A chain of a rewritten method: its operator, and how often each outcome occurred."""
+    """A chain of a rewritten method: its operators, and how often each outcome occurred."""
 
-    def __init__(self, op: str, line: int) -> None:
-        self.op, self.line = op, line
+    def __init__(self, op: str, line: int, functions: tuple[Any, ...] = ()) -> None:
+        self.op, self.line, self.functions = op, line, functions
         self.outcomes: Counter[str] = Counter()
 
 
@@ -219,24 +223,33 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     """
     mode = how.mode
 
-    def note(at: int, outcome: str) -> None:
+    def note(at: Any, outcome: str) -> None:
         if not compiling():
-            sites[at].outcomes[outcome] += 1
+            sites[at if type(at) is int else at[0]].outcomes[outcome] += 1
 
-    def gated_residual(at: int, own: Own, options: tuple[Any, ...], **operands: Any) -> Any:
+    def changed(at: Any) -> str:
+        """Return a reason if the method now calls other functions than those whose source the chain contains."""
+        if type(at) is int:
+            return ""
+        index, *functions = at
+        same = all(now is then for now, then in zip(functions, sites[index].functions, strict=True))
+        return "" if same else "a function was replaced"
+
+    def gated_residual(at: Any, own: Own, options: tuple[Any, ...], **operands: Any) -> Any:
         _, wide = options
         x, a, b = operands["x"], operands["a"], operands["b"]
-        found = gated(x, a, b, wide, operands.get("target"), how)
+        found = changed(at) or gated(x, a, b, wide, operands.get("target"), how)
         if isinstance(found, str):
             note(at, found)
             return own(**operands)
         note(at, RAN)
         return ops.gated_residual(as_rows(x), *found, mode=mode)
 
-    def modulated_norm(at: int, own: Own, options: tuple[Any, ...], **operands: Any) -> Any:
+    def modulated_norm(at: Any, own: Own, options: tuple[Any, ...], **operands: Any) -> Any:
         _, wide, inner = options
         x, scale, shift = operands["x"], operands["scale"], operands.get("shift")
-        found = modulated(operands["norm"], x, scale, shift, wide, inner, operands.get("target"), how)
+        target = operands.get("target")
+        found = changed(at) or modulated(operands["norm"], x, scale, shift, wide, inner, target, how)
         if isinstance(found, str):
             note(at, found)
             return own(**operands)
@@ -244,7 +257,7 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
         return ops.ada_norm(as_rows(x), scale, shift, **found.options(), mode=mode)
 
     def sum_and_norm(
-        at: int,
+        at: Any,
         own_sum: Own,
         own_norm: Own,
         of_sum: tuple[Any, ...],
@@ -255,7 +268,9 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
         terms = {name: value for name, value in operands.items() if not name.startswith("norm_")}
         given = {name.removeprefix("norm_"): value for name, value in operands.items() if name.startswith("norm_")}
         x, y, gate = terms["x"], terms.get("y"), None
-        if of_sum[0] == "gated_residual":
+        if why := changed(at):
+            pass
+        elif of_sum[0] == "gated_residual":
             found = gated(x, terms["a"], terms["b"], of_sum[1], terms.get("target"), how)
             why = found if isinstance(found, str) else ""
             if not why:
@@ -266,7 +281,8 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
             note(at, why)
             total = own_sum(**terms)
             target = {"target": total} if casts_to_sum else {}
-            return total, alone(own_norm, of_norm, x=total, **given, **target)
+            norm_by_itself = own_norm if changed(at) else functools.partial(alone, own_norm, of_norm)
+            return total, norm_by_itself(x=total, **given, **target)
         target = x if casts_to_sum else given.get("target")
         if of_norm[0] == "modulated_norm":
             norm = modulated(given["norm"], x, given["scale"], given.get("shift"), *of_norm[1:], target, how)
@@ -305,7 +321,53 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
                 return ops.ada_norm(as_rows(operands["x"]), *by, **found.options(), mode=mode)
         return own(**operands)
 
-    return {"gated_residual": gated_residual, "modulated_norm": modulated_norm, "sum_and_norm": sum_and_norm}
+    def gated_activation(at: Any, own: Own, options: tuple[Any, ...], **operands: Any) -> Any:
+        gate, up = operands["gate"], operands["up"]
+        why = changed(at) or unusable(gate, how.cpu_kernels) or not_rows(gate) or not_halves(gate, up)
+        op = None if why else activation_of(operands["act"], options[1])
+        if op is None:
+            note(at, why or "the activation has no kernel")
+            return own(**operands)
+        note(at, RAN)
+        return op(gate, up, mode=mode)
+
+    made = (gated_residual, modulated_norm, sum_and_norm, gated_activation)
+    return dict(zip(FUNCTIONS, made, strict=True))
+
+
+def not_halves(gate: Tensor, up: Any) -> str:
+    """Return the reason why the kernel of a gated activation cannot read both tensors, or ""."""
+    if type(up) not in PLAIN or (up.shape, up.dtype, up.device) != (gate.shape, gate.dtype, gate.device):
+        return "the factors differ in shape or dtype"
+    if gate.stride(-1) != 1 or not (gate.dim() <= 3 or gate.is_contiguous()):
+        return "the factors are not rows"
+    return "" if gate.stride() == up.stride() else "the factors differ in strides"
+
+
+def activation_of(act: Any, approximate: str) -> Any:
+    """Return the operator of an activation and a product, or None. `approximate` is the argument of `F.gelu`, or ""."""
+    if not isinstance(act, nn.Module):
+        if act is F.silu and not approximate:
+            return ops.silu_and_mul
+        kinds = {"": ops.gelu_and_mul, "none": ops.gelu_and_mul, "tanh": ops.gelu_tanh_and_mul}
+        return kinds.get(approximate) if act is F.gelu else None
+    if approximate or hooks_everywhere() or has_hooks(act):
+        return None
+    if is_exactly(act, nn.SiLU):
+        return ops.silu_and_mul
+    if is_exactly(act, nn.GELU):
+        return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
+    cls = type(act)
+    kind = ACTIVATIONS.get(cls.__name__) if cls.__module__ == "transformers.activations" else None
+    if kind is None or not plain_activation(act):
+        return None
+    return getattr(ops, kind)
+
+
+def plain_activation(act: nn.Module) -> bool:
+    """Whether an activation of transformers calls torch's function, which is not the case with `use_gelu_python`."""
+    function = act.__dict__.get("act")
+    return function is None or not hasattr(function, "__self__")
 
 
 def norm_alone(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:

@@ -2,13 +2,21 @@
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
-from .flow import Block, is_norm
+from ..._cache import cache_weakly
+from .flow import Block, Read, is_norm
+from .method import Unreadable, tree_of
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
+ACTIVATION = "gated_activation"
+MOST_PARAMETERS = 4
+"""Functions with more parameters are no formulas."""
+ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
+"""Parts of the names of activations."""
 FLOAT32 = ("torch.float32", "torch.float")
 
 
@@ -28,6 +36,8 @@ class Chain:
     """Nodes of the expression that stand for another expression, by their `id`: variables, and `(1 + scale)[i]`."""
     names: dict[int, str] = field(default_factory=dict)
     """The names of the variables among these nodes."""
+    functions: dict[int, str] = field(default_factory=dict)
+    """The names of the functions that the expression calls and whose source is part of it, by the `id` of the call."""
 
     @property
     def line(self) -> int:
@@ -44,6 +54,12 @@ class Chain:
         own.visit(self.node)
         return own.used
 
+    def called(self) -> set[str]:
+        """Return the names of the functions whose source is part of the expression."""
+        own = Own(self)
+        own.visit(self.node)
+        return own.called
+
     def in_order(self) -> list[tuple[str, ast.expr]]:
         """Return the operands in the order in which the expression computes them."""
         at = {id(node): index for index, node in enumerate(walk(self))}
@@ -58,7 +74,7 @@ def walk(chain: Chain) -> Iterator[ast.AST]:
         yield node
         if id(node) in ends:
             return
-        if id(node) in chain.inlined:
+        if id(node) in chain.inlined and id(node) not in chain.functions:
             yield from visit(chain.inlined[id(node)])
             return
         for child in ast.iter_child_nodes(node):
@@ -74,12 +90,15 @@ class Own(ast.NodeTransformer):
         self.chain = chain
         self.parameters = {id(node): name for name, node in chain.operands.items()}
         self.used: set[str] = set()
+        self.called: set[str] = set()
 
     def visit(self, node: ast.AST) -> Any:
         """Return the copy of a node."""
         if name := self.parameters.get(id(node)):
             return ast.copy_location(ast.Name(name, ast.Load()), node)
-        if id(node) in self.chain.inlined:
+        if name := self.chain.functions.get(id(node)):
+            self.called.add(name)  # the original expression calls the function
+        elif id(node) in self.chain.inlined:
             if name := self.chain.names.get(id(node)):
                 self.used.add(name)
             return self.visit(self.chain.inlined[id(node)])
@@ -98,13 +117,28 @@ class Own(ast.NodeTransformer):
 class Finder:
     """Looks for chains in the statement `at` of a block."""
 
-    def __init__(self, block: Block, at: int) -> None:
-        self.block, self.at = block, at
+    def __init__(self, block: Block, at: int, space: Mapping[str, Any]) -> None:
+        self.block, self.at, self.space = block, at, space
+        self.start()
+
+    def start(self) -> None:
+        """Forget the variables and functions that were looked at."""
         self.inlined: dict[int, ast.expr] = {}
         self.names: dict[int, str] = {}
+        self.functions: dict[int, str] = {}
 
     def see(self, node: ast.expr) -> ast.expr:
-        """Return the value of a variable if it may be computed here, otherwise the node itself."""
+        """Return the value of a variable if it may be computed here, or the formula of a function that is called.
+
+        Return any other node unchanged.
+        """
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if id(node) not in self.inlined:
+                formula = formula_of(node, self.space.get(node.func.id))
+                if formula is None:
+                    return node
+                self.inlined[id(node)], self.functions[id(node)] = formula, node.func.id
+            return self.inlined[id(node)]
         if not isinstance(node, ast.Name):
             return node
         if id(node) not in self.inlined:
@@ -117,19 +151,19 @@ class Finder:
     def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
         """Return a chain. An operand that is None is left out."""
         given = {name: operand for name, operand in operands.items() if operand is not None}
-        return Chain(op, node, given, options, dict(self.inlined), dict(self.names))
+        return Chain(op, node, given, options, dict(self.inlined), dict(self.names), dict(self.functions))
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
-        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED)):
-            self.inlined, self.names = {}, {}
+        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, ACTIVATION)):
+            self.start()
             if found := pattern(node):
                 return found
         return None
 
     def gated_residual(self, node: ast.expr) -> Chain | None:
         """Match `x + gate * y`, also with casts of `x` and `y` to float32 and of the sum back to the dtype of `x`."""
-        total, target = without_cast(node)
+        total, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
         if target is not None:
             total = self.see(total)
         if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
@@ -172,7 +206,7 @@ class Finder:
 
     def modulated_norm(self, node: ast.expr) -> Chain | None:
         """Match `norm(x) * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
-        result, target = without_cast(node)
+        result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
         if target is not None:
             result = self.see(result)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
@@ -204,6 +238,23 @@ class Finder:
             return self.chain("modulated_norm", node, operands, wide=wide, inner=cast is not None)
         return None
 
+    def gated_activation(self, node: ast.expr) -> Chain | None:
+        """Match `activation(gate) * up`."""
+        if not is_product(node):
+            return None
+        assert isinstance(node, ast.BinOp)
+        for first, up in ((node.left, node.right), (node.right, node.left)):
+            call = self.see(first)
+            if not isinstance(call, ast.Call) or len(call.args) != 1 or not is_value(up) or is_number(up):
+                continue
+            options = {keyword.arg: keyword.value for keyword in call.keywords}
+            approximate = options.pop("approximate", ast.Constant(""))
+            if options or not isinstance(approximate, ast.Constant) or not is_activation(call.func):
+                continue
+            operands: dict[str, ast.expr | None] = {"act": call.func, "gate": call.args[0], "up": up}
+            return self.chain(ACTIVATION, node, operands, approximate=approximate.value)
+        return None
+
     def scale_of(self, factor: ast.expr) -> ast.expr | None:
         """Return `scale` for `1 + scale` and `scale + 1`, and `scale[i]` for `(1 + scale)[i]`."""
         factor = self.see(factor)
@@ -220,6 +271,60 @@ class Finder:
                 if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
                     return scale
         return None
+
+
+def formula_of(call: ast.Call, function: Any) -> ast.expr | None:
+    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula."""
+    formula = formula_in(function) if isinstance(function, FunctionType) else None
+    if formula is None:
+        return None
+    names, value = formula
+    given = dict(zip(names, call.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in call.keywords}
+    if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
+        return None
+    loads = Read(value).loads
+    if any(loads.count(name) != 1 and not isinstance(given[name], ast.Name) for name in names):
+        return None
+    return Filled(given).visit(copy.deepcopy(value))
+
+
+@cache_weakly
+def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
+    """Return the parameters and the formula of a function, or None if it computes something else.
+
+    Such a function has one statement, `return`. It reads only its parameters and `torch`.
+    """
+    if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
+        return None
+    try:
+        tree = tree_of(function)
+    except Unreadable:
+        return None
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    arguments = tree.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or len(body) != 1:
+        return None
+    names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
+    value = body[0].value if isinstance(body[0], ast.Return) else None
+    read = Read(value)
+    return None if value is None or read.effects or set(read.loads) - {*names, "torch"} else (names, value)
+
+
+class Filled(ast.NodeTransformer):
+    """Puts arguments into the place of parameters."""
+
+    def __init__(self, given: Mapping[str, ast.expr]) -> None:
+        self.given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Return the argument for a parameter."""
+        return self.given.get(node.id, node)
+
+
+def is_activation(function: ast.expr) -> bool:
+    """Whether a called function or module is an activation, according to its name."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return any(part in name.lower() for part in ACTIVATIONS)
 
 
 def function_of(names: list[str], body: ast.expr) -> ast.Lambda:
@@ -288,4 +393,4 @@ def is_norm_call(node: ast.expr) -> bool:
     return is_norm(node.func)
 
 
-__all__ = ["GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of"]
+__all__ = ["ACTIVATION", "GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of"]

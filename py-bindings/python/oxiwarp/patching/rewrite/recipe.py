@@ -27,7 +27,7 @@ class RewrittenRecipe:
         """Return the rewritten method of a subclass of `base`, under its name."""
         own = getattr(base, self.method)
         chains = Rewriting(own).run().chains
-        sites = [Site(", ".join(chain.ops), chain.line) for chain in chains]
+        sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in chains]
         new = Rewriting(own).run().bind(calls(Options(self.mode, self.cpu_kernels), sites))
 
         @functools.wraps(own)

@@ -9,12 +9,13 @@ from typing import Any
 
 from .flow import Block, Read, blocks
 from .method import PREFIX, compiled, decorated, tree_of, undecorated
-from .patterns import GATED, MODULATED, NORM, SUM, Chain, Finder
+from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder
 
 SUM_AND_NORM = "sum_and_norm"
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
+    (ACTIVATION,): ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"),
     (GATED, MODULATED): ("gated_residual_ada_norm",),
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
@@ -32,6 +33,8 @@ class Found:
     line: int
     source: str
     """The original expression."""
+    functions: dict[str, Any]
+    """The functions whose source is part of the expression, by name."""
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Nested(ast.NodeTransformer):
 
     def chain(self, node: ast.expr) -> Chain | None:
         """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
-        found = Finder(self.block, self.at).find(node)
+        found = Finder(self.block, self.at, self.rewriting.space).find(node)
         if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
             return None
         return found
@@ -99,6 +102,7 @@ class Rewriting:
     def __init__(self, own: FunctionType) -> None:
         self.own = own
         self.tree = tree_of(undecorated(own))
+        self.space = undecorated(own).__globals__
         self.found: list[Found] = []
         self.computed: dict[int, str] = {}
         """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
@@ -142,7 +146,12 @@ class Rewriting:
         at = self.add(chain)
         own = chain.own()
         operands = [ast.keyword(name, nested.visit(node)) for name, node in chain.in_order()]
-        return called(chain.op, [ast.Constant(at), own, *constants(chain)], operands, chain.node)
+        return called(chain.op, [self.changed(at), own, *constants(chain)], operands, chain.node)
+
+    def changed(self, at: int) -> ast.expr:
+        """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
+        functions = [ast.Name(name, ast.Load()) for name in self.found[at].functions]
+        return ast.Tuple([ast.Constant(at), *functions], ast.Load()) if functions else ast.Constant(at)
 
     def pair(self, block: Block, at: int) -> Pair | None:
         """Return the pair whose sum is the value of statement `at`, or None."""
@@ -150,12 +159,12 @@ class Rewriting:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
         target = statement.targets[0]
-        total = Finder(block, at).find(statement.value, GATED, SUM)
+        total = Finder(block, at, self.space).find(statement.value, GATED, SUM)
         if total is None or not isinstance(target, ast.Name):
             return None
         for pattern in (MODULATED, NORM):
             for last in range(at + 1, len(block.statements)):
-                for norm in norms_in(block, last, pattern, target.id):
+                for norm in norms_in(block, last, pattern, target.id, self.space):
                     if block.defined(target.id, last) == at and (found := placed(block, at, last, total, norm)):
                         return found
                 if target.id in block.reads[last].stores:
@@ -179,7 +188,7 @@ class Rewriting:
                 operands.append(ast.keyword(f"norm_{name}", later.visit(node)))
         casts_to_sum = "target" in norm.operands and reads_sum(norm.operands["target"], variable)
         options: list[ast.expr] = [*constants(total), *constants(norm), ast.Constant(casts_to_sum)]
-        call = called(SUM_AND_NORM, [ast.Constant(index), *owns, *options], operands, total.node)
+        call = called(SUM_AND_NORM, [self.changed(index), *owns, *options], operands, total.node)
         names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in (variable, temporary)]
         for name in norm.used() | later.absorbed:
             place = block.defined(name, pair.last)
@@ -191,7 +200,9 @@ class Rewriting:
     def add(self, *chains: Chain) -> int:
         """Add a chain to the report, and return its index."""
         names = KERNELS[tuple(chain.op for chain in chains)]
-        self.found.append(Found(names, chains[0].line, "; ".join(ast.unparse(chain.node) for chain in chains)))
+        functions = {name: self.space[name] for chain in chains for name in sorted(chain.called())}
+        source = "; ".join(ast.unparse(chain.node) for chain in chains)
+        self.found.append(Found(names, chains[0].line, source, functions))
         return len(self.found) - 1
 
 
@@ -231,13 +242,13 @@ def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast
     return ast.copy_location(ast.Call(ast.Name(f"{PREFIX}{op}", ast.Load()), args, keywords), node)
 
 
-def norms_in(block: Block, at: int, pattern: str, variable: str) -> Iterator[Chain]:
+def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[str, Any]) -> Iterator[Chain]:
     """Yield the norms of a variable in a statement."""
     statement = block.statements[at]
     if not is_simple(statement):
         return
     for node in ast.walk(statement):
-        if isinstance(node, ast.expr) and (norm := Finder(block, at).find(node, pattern)):
+        if isinstance(node, ast.expr) and (norm := Finder(block, at, space).find(node, pattern)):
             x = norm.operands["x"]
             if isinstance(x, ast.Name) and x.id == variable:
                 yield norm
