@@ -111,7 +111,9 @@ def patch(
             cls, before = base_of(part), recipe_of(part)
             own = names.get(id(part), [name])
             if not matches(only, own, cls) or matches(skip, own, cls):
-                what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode, cls), "reason": PATCHED_BEFORE}
+                what = (
+                    {"reason": EXCLUDED} if before is None else {**outcome(before, mode, cls), "reason": PATCHED_BEFORE}
+                )
                 report.add(name, fusions.dotted(cls), **what)
                 continue
             recipe = replace_one(report, name, part, settings, probed, inner.get(name, ""))
@@ -201,6 +203,7 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
     except Exception as error:
         raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
     what = outcome(recipe, settings.mode, base_of(part))
+    report.watch(path, type(part))
     report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
     return recipe
 

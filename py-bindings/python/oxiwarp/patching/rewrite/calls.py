@@ -5,7 +5,6 @@ check of its arguments, and adapters, hooks and other changes of a model keep wo
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,15 +21,13 @@ from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..norms.forward import NormRecipe
 from ..norms.recognise import DEFAULT_EPS
+from ..sites import RAN, Site
 
-compiling = torch.compiler.is_compiling
 Own = Callable[..., Any]
 FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm", "gated_activation")
 """Names of the functions that `calls` returns."""
 ACTIVATIONS = {"SiLUActivation": "silu_and_mul", "GELUActivation": "gelu_and_mul", "GELUTanh": "gelu_tanh_and_mul"}
 """Activations of `transformers.activations` with the operators of a gated activation."""
-RAN = "kernel"
-"""The outcome of a call that ran a kernel. Every other outcome is the reason why the original expression ran."""
 
 
 class Norm(NamedTuple):
@@ -53,14 +50,6 @@ class Options(NamedTuple):
 
     mode: str
     cpu_kernels: bool
-
-
-class Site:
-    """A chain of a rewritten method: its operators, and how often each outcome occurred."""
-
-    def __init__(self, op: str, line: int, functions: tuple[Any, ...] = ()) -> None:
-        self.op, self.line, self.functions = op, line, functions
-        self.outcomes: Counter[str] = Counter()
 
 
 def unusable(x: Any, cpu_kernels: bool) -> str:
@@ -173,7 +162,9 @@ def gated(x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], target: Any, ho
         return why
     result = dtype_of(target)
     if x.dtype == torch.float32:
-        return (y, gate) if gate.dtype == torch.float32 and result in (None, x.dtype) else "the operands differ in dtype"
+        return (
+            (y, gate) if gate.dtype == torch.float32 and result in (None, x.dtype) else "the operands differ in dtype"
+        )
     if gate.dtype == x.dtype and result in (None, x.dtype):
         if wide_y or wide_gate:
             return (y, gate.float()) if result is not None else "the result is float32"
@@ -224,8 +215,7 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     mode = how.mode
 
     def note(at: Any, outcome: str) -> None:
-        if not compiling():
-            sites[at if type(at) is int else at[0]].outcomes[outcome] += 1
+        sites[at if type(at) is int else at[0]].note(outcome)
 
     def changed(at: Any) -> str:
         """Return a reason if the method now calls other functions than those whose source the chain contains."""
@@ -394,4 +384,4 @@ def layer_sum(x: Tensor, y: Tensor, gate: Any, norm: Norm, mode: str) -> tuple[T
     return total, normed
 
 
-__all__ = ["FUNCTIONS", "RAN", "Options", "Site", "calls"]
+__all__ = ["FUNCTIONS", "Options", "calls"]

@@ -176,9 +176,7 @@ def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
     return [
         node.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and (id(node) not in own or id(node) in again)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and (id(node) not in own or id(node) in again)
     ]
 
 

@@ -337,7 +337,9 @@ def function_of(names: list[str], body: ast.expr) -> ast.Lambda:
 
 def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
     """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its dtype."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1):
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
+    ):
         return node, None
     argument = node.args[0] if node.args else node.keywords[0].value
     if node.func.attr == "type_as" and node.args:

@@ -1,15 +1,23 @@
 """Defines the recipe (the options of `patch`) of an object whose method is rewritten, and creates that method."""
 
+import ast
+import difflib
 import functools
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar
 
+import torch
+
 from ..._cache import cache_weakly
-from ..class_swap import RECIPE
-from .calls import FUNCTIONS, Options, Site, calls
-from .method import Unreadable
-from .rewriter import Found, Rewriting
+from ..class_swap import RECIPE, base_of, recipe_of
+from ..inductor import is_decoders, is_few
+from ..sites import SITES, Site
+from .calls import FUNCTIONS, Options, calls
+from .method import Unreadable, tree_of, undecorated
+from .rewriter import Found, Rewriting, Rewritten
+
+compiling = torch.compiler.is_compiling
 
 
 @dataclass(frozen=True)
@@ -26,17 +34,19 @@ class RewrittenRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the rewritten method of a subclass of `base`, under its name."""
         own = getattr(base, self.method)
-        chains = Rewriting(own).run().chains
-        sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in chains]
-        new = Rewriting(own).run().bind(calls(Options(self.mode, self.cpu_kernels), sites))
+        rewritten = rewritten_from(own)
+        assert isinstance(rewritten, Rewritten)
+        sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
+        new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels), sites))
+
+        decodes = is_decoders(base)
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return (new if RECIPE in self.__dict__ else own)(self, *args, **kwargs)
+            few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
+            return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
 
-        run._oxiwarp_sites = sites  # type: ignore[attr-defined]
-        return {self.method: run}
-
+        return {self.method: run, SITES: sites}
 
     def outcome(self, base: type) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
@@ -46,16 +56,22 @@ class RewrittenRecipe:
         return {"op": ", ".join(ops), "exactness": exactness if self.mode == "exact" else "one rounding", "reason": ""}
 
 
-@cache_weakly
 def found_in(own: FunctionType) -> tuple[Found, ...] | str:
     """Return the chains of a method, or the reason why it cannot be rewritten. A method without chains gives ()."""
+    rewritten = rewritten_from(own)
+    return rewritten if isinstance(rewritten, str) else tuple(rewritten.chains)
+
+
+@cache_weakly
+def rewritten_from(own: FunctionType) -> Rewritten | str:
+    """Return the rewritten method, or the reason why it cannot be rewritten."""
     try:
         rewritten = Rewriting(own).run()
         if rewritten.chains:
-            rewritten.bind(dict.fromkeys(FUNCTIONS))
-        return tuple(rewritten.chains)
+            rewritten.bind(own, dict.fromkeys(FUNCTIONS))
     except Unreadable as why:
         return str(why)
+    return rewritten
 
 
 def method_of(cls: type) -> str | None:
@@ -67,4 +83,29 @@ def method_of(cls: type) -> str | None:
     return name if isinstance(own, FunctionType) and found_in(own) else None
 
 
-__all__ = ["RewrittenRecipe", "found_in", "method_of"]
+def patched_source(x: Any) -> str:
+    """Return the change that `patch` made to the source of an object's method, as a unified diff.
+
+    Args:
+        x: a module or an attention processor that `patch` replaced.
+
+    Returns:
+        str, the diff between the original method and the rewritten method. Comments and layout are left out. "" if the
+        object is not patched, or if its method was not made from its source.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> oxiwarp.patched_source(torch.nn.Linear(2, 2))
+        ''
+    """
+    recipe = recipe_of(x)
+    if not isinstance(recipe, RewrittenRecipe):
+        return ""
+    own = getattr(base_of(x), recipe.method)
+    before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]
+    return "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "original", "patched", lineterm=""))
+
+
+__all__ = ["RewrittenRecipe", "found_in", "method_of", "patched_source"]

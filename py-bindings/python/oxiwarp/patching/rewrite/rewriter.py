@@ -41,14 +41,16 @@ class Found:
 class Rewritten:
     """A method with its chains as calls of the functions in `calls.py`."""
 
-    own: FunctionType
     tree: ast.FunctionDef
     chains: list[Found]
 
-    def bind(self, calls: Mapping[str, Any]) -> FunctionType:
-        """Return the method. `calls` has the function of each operator, which the method calls for its chains."""
+    def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
+        """Return the method whose original is `own`.
+
+        `calls` has the function of each operator, which the method calls for its chains.
+        """
         names = {f"{PREFIX}{op}": call for op, call in calls.items()}
-        return decorated(self.own, compiled(undecorated(self.own), copy.deepcopy(self.tree), names))
+        return decorated(own, compiled(undecorated(own), copy.deepcopy(self.tree), names))
 
     @property
     def source(self) -> str:
@@ -100,7 +102,6 @@ class Rewriting:
     """Rewrites one method."""
 
     def __init__(self, own: FunctionType) -> None:
-        self.own = own
         self.tree = tree_of(undecorated(own))
         self.space = undecorated(own).__globals__
         self.found: list[Found] = []
@@ -111,7 +112,7 @@ class Rewriting:
         """Rewrite the method."""
         for block in list(blocks(self.tree)):
             self.rewrite(block)
-        return Rewritten(self.own, ast.fix_missing_locations(self.tree), self.found)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found)
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""
