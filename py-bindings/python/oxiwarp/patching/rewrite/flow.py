@@ -8,13 +8,19 @@ name is not read anywhere else, and if no statement in between can change the va
 import ast
 from collections.abc import Iterator
 
-METHODS = frozenset(
-    "chunk clone contiguous detach dim expand flatten float get numel permute repeat_interleave reshape size split "
-    "squeeze sigmoid tanh to transpose type_as unbind unflatten unsqueeze view keys items values expand_as".split()
-)
+# fmt: off
+METHODS = frozenset((
+    "chunk", "clone", "contiguous", "detach", "dim", "expand", "expand_as", "flatten", "float", "get", "items", "keys",
+    "numel", "permute", "repeat_interleave", "reshape", "sigmoid", "size", "split", "squeeze", "tanh", "to",
+    "transpose", "type_as", "unbind", "unflatten", "unsqueeze", "values", "view",
+))
 """Methods that neither change a tensor nor run other modules."""
-FUNCTIONS = frozenset("len int float isinstance tuple list getattr hasattr range zip cat chunk tanh min max".split())
+FUNCTIONS = frozenset((
+    "cat", "chunk", "float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range", "tanh",
+    "tuple", "zip",
+))
 """Functions with the same property, also as attributes of a module such as `torch.cat`."""
+# fmt: on
 
 
 def is_norm(called: ast.expr) -> bool:
@@ -86,6 +92,13 @@ class Read(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+def is_definition(statement: ast.stmt) -> bool:
+    """Whether a statement is `name = value`."""
+    return (
+        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+    )
+
+
 class Block:
     """The statements of a block, with what each of them reads and writes."""
 
@@ -104,9 +117,7 @@ class Block:
         """Return the index of the last statement `name = value` before statement `at`, or None if it is not one."""
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:
-                statement = self.statements[index]
-                plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-                return index if plain and isinstance(statement.targets[0], ast.Name) else None  # type: ignore[union-attr]
+                return index if is_definition(self.statements[index]) else None
         return None
 
     def used_once(self, name: str, first: int, at: int) -> bool:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Mapping
 from types import CellType, CodeType, FunctionType
@@ -90,7 +91,6 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
         ),
         body=[tree],
         decorator_list=[],
-        type_params=[],
     )
     # Default values and annotations are not evaluated again: the new function gets those of `function`.
     arguments = tree.args
@@ -104,7 +104,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag
     made = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
     inner = constant(constant(made, outer.name), tree.name)
-    inner = inner.replace(co_qualname=code.co_qualname) if hasattr(code, "co_qualname") else inner
+    if sys.version_info >= (3, 11):
+        inner = inner.replace(co_qualname=code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     closure = tuple(cells[name] if name in cells else CellType(names[name]) for name in inner.co_freevars)
     new = FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)

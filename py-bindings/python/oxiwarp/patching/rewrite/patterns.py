@@ -1,4 +1,4 @@
-"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 + scale) + shift`."""
+"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 + scale)`."""
 
 import ast
 import copy
@@ -263,13 +263,13 @@ class Finder:
             if inner is None:
                 return None
             scale = ast.copy_location(ast.Subscript(inner, factor.slice, factor.ctx), factor)
-            one = ast.copy_location(ast.Constant(1), factor)
-            self.inlined[id(factor)] = ast.copy_location(ast.BinOp(one, ast.Add(), scale), factor)
+            total = ast.BinOp(ast.copy_location(ast.Constant(1), factor), ast.Add(), scale)
+            self.inlined[id(factor)] = ast.copy_location(total, factor)
             return scale
         if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Add):
-            for one, scale in ((factor.left, factor.right), (factor.right, factor.left)):
+            for one, other in ((factor.left, factor.right), (factor.right, factor.left)):
                 if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
-                    return scale
+                    return other
         return None
 
 

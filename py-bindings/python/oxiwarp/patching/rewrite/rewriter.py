@@ -235,7 +235,8 @@ def is_simple(node: ast.stmt) -> bool:
 
 def constants(chain: Chain) -> list[ast.expr]:
     """Return the constant arguments of a chain as one tuple, with the name of its operator."""
-    return [ast.Constant((chain.op, *chain.options.values()))]
+    options: Any = (chain.op, *chain.options.values())
+    return [ast.Constant(options)]
 
 
 def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr) -> ast.expr:
