@@ -101,7 +101,7 @@ NEEDED = ("head_dim", "num_key_value_heads", "n_routed_experts", "n_shared_exper
 
 CAUSAL = list(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
-# What the rule does not know, by class or by "<class>-<variant>". A dot separates the names of nested parameters.
+# What the rule does not know, by class or by "<class>-<variant>". A dot separates names of nested parameters.
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
 WINDOWS = {"vision_config.window_size": 32, "vision_config.fullatt_block_indexes": [1]}
 CHANGES: dict[str, dict[str, Any]] = {
@@ -531,7 +531,7 @@ def shared_keys(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.
         states[kind] = tuple(torch.randn(BATCH, KV_HEADS, TOKENS, size).to(dtype) for _ in range(2))
 
 
-# Arguments of calls that the rule does not know, by class: functions of the model, its arguments and the dtype.
+# Arguments of calls that the rule does not know, by class: functions of model, arguments and dtype.
 INPUTS: dict[str, Callable[[Any, dict[str, Any], torch.dtype], None]] = {
     "FuyuForCausalLM": fuyu_picture,
     "Gemma3ForConditionalGeneration": gemma3_picture,

@@ -19,7 +19,7 @@ from .norms.forward import NormRecipe
 from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise
 from .report import Report
-from .rewrite.recipe import RewrittenRecipe, found_in, method_of
+from .rewrite import recipe as rewrite
 
 # How closely the RMSNorm kernel agrees with a module's original eager forward, by mode of `patch`. In both
 # modes, the kernel rounds where the original forward rounds, because these roundings take no extra time. The
@@ -112,7 +112,9 @@ def patch(
             own = names.get(id(part), [name])
             if not matches(only, own, cls) or matches(skip, own, cls):
                 what = (
-                    {"reason": EXCLUDED} if before is None else {**outcome(before, mode, cls), "reason": PATCHED_BEFORE}
+                    {"reason": EXCLUDED}
+                    if before is None
+                    else {**outcome(before, mode, part), "reason": PATCHED_BEFORE}
                 )
                 report.add(name, fusions.dotted(cls), **what)
                 continue
@@ -202,7 +204,7 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
         return None
     except Exception as error:
         raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
-    what = outcome(recipe, settings.mode, base_of(part))
+    what = outcome(recipe, settings.mode, part)
     report.watch(path, type(part))
     report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
     return recipe
@@ -233,24 +235,25 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
             return NormRecipe(formulas, eps_name, settings.cpu_kernels)
         except Unsuitable as error:
             why = error
-    method = method_of(cls)
-    if method is not None:
-        chains = found_in(getattr(cls, method))
-        if not isinstance(chains, str):
-            return RewrittenRecipe(method, settings.mode, settings.cpu_kernels)
-        why = why or Unsuitable(chains)
-    raise why or Unsuitable("it has no chain of operations for which there is a kernel")
+    # The report also says why the fusion of the class, which may replace more chains, does not apply.
+    try:
+        recipe = rewrite.recipe_for(x, settings.mode, settings.cpu_kernels, "" if why is None else str(why))
+    except Unsuitable as error:
+        raise why or error from None
+    if recipe is None:
+        raise why or Unsuitable("it has no chain of operations for which there is a kernel")
+    return recipe
 
 
-def outcome(recipe: Any, mode: str, base: type) -> dict[str, str]:
+def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
     """Return operators, exactness and remark of a replaced object, as keyword arguments of `Report.add`.
 
     `recipe` is the data from which `patch` made the replacement.
     """
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
-    if isinstance(recipe, RewrittenRecipe):
-        return recipe.outcome(base)
+    if isinstance(recipe, rewrite.RewrittenRecipe):
+        return recipe.outcome(x)
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
@@ -278,7 +281,7 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
     for name, part in named_parts(x):
         cls = base_of(part)
         norm = isinstance(part, nn.Module) and is_candidate(part)
-        if norm or fusions.find(cls) is not None or method_of(cls) is not None:
+        if norm or fusions.find(cls) is not None or rewrite.method_of(cls) is not None:
             yield name, part
 
 

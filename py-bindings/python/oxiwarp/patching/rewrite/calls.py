@@ -106,7 +106,7 @@ class Calls:
         if isinstance(norm, str):
             self.site(at).note(norm)
             return own(**given)
-        made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, self.mode))
+        made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
         return own(**given) if made is None else made
 
     def sum_and_norm(
@@ -133,7 +133,7 @@ class Calls:
                 norm = "no kernel adds a gated branch before an RMSNorm without modulation"
             if isinstance(norm, Norm):
                 rows = as_rows(x), as_rows(y), gate
-                made = self.attempt(at, lambda: sum_and_norm(norm, rows, given, of_norm[0] == "plain_norm", self.mode))
+                made = self.attempt(at, lambda: sum_and_norm(norm, rows, given, of_norm, self.mode))
                 if made is not None:
                     normed, total = made
                     return total, normed
@@ -186,15 +186,15 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
     return ops.gated_residual(x, y, gate, mode=mode)
 
 
-def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], mode: str) -> Tensor:
+def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:
     """Return `norm(x) * (1 + scale) + shift`."""
     kind, weight, bias, eps, *_ = norm
-    scale, shift = given["scale"], given.get("shift")
+    scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
     return ops.ada_norm(x, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
 
 
 def sum_and_norm(
-    norm: Norm, rows: tuple[Tensor, Tensor, Tensor | None], given: dict[str, Any], plain: bool, mode: str
+    norm: Norm, rows: tuple[Tensor, Tensor, Tensor | None], given: dict[str, Any], options: tuple[Any, ...], mode: str
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of the sum `x + gate * y`, and the sum. `rows` are `x`, `y` and the gate or None.
 
@@ -202,10 +202,12 @@ def sum_and_norm(
     """
     kind, weight, bias, eps, offset, rounding = norm
     x, y, gate = rows
-    if plain and kind == "rms_norm":
+    if options[0] == "plain_norm" and kind == "rms_norm":
         return ops.add_rms_norm(y, x, weight, eps, weight_offset=offset, rounding=rounding)
-    scale = zeros(x if weight is None else weight) if plain else given["scale"]
-    shift = None if plain else given.get("shift")
+    if options[0] == "plain_norm":
+        scale, shift = zeros(x if weight is None else weight), None
+    else:
+        scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
     return ops.gated_residual_ada_norm(
         x, y, gate, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode
     )

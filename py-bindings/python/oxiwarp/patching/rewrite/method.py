@@ -31,7 +31,7 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
-    # The loaded module may be older than the file. So compare the line numbers and names with those of the code.
+    # The loaded module may be older than the file. So compare line number and names with those of the code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -112,7 +112,6 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     new.__kwdefaults__, new.__doc__ = function.__kwdefaults__, function.__doc__
     new.__module__, new.__qualname__ = function.__module__, function.__qualname__
     new.__dict__.update(function.__dict__)
-    # `function.__annotations__` would evaluate lazy annotations (Python 3.14). They are the same object otherwise.
     new.__annotations__ = function.__annotations__
     return new
 

@@ -16,11 +16,16 @@ from ...ops._register import FLOATS, PLAIN, is_eps
 from ..class_swap import RECIPE, base_of
 from ..fusions.core.modules import has_hooks, hooks_everywhere, is_exactly
 from ..norms.forward import NormRecipe
-from ..norms.recognise import DEFAULT_EPS
+from ..norms.recognise import DEFAULT_EPS, is_candidate
 
 FLOAT = torch.float32
-ACTIVATIONS = {"SiLUActivation": "silu_and_mul", "GELUActivation": "gelu_and_mul", "GELUTanh": "gelu_tanh_and_mul"}
-"""Activations of `transformers.activations` with the operators of a gated activation."""
+ACTIVATIONS = {
+    "transformers.activations.SiLUActivation": "silu_and_mul",
+    "transformers.activations.GELUActivation": "gelu_and_mul",
+    "transformers.activations.GELUTanh": "gelu_tanh_and_mul",
+    "diffusers.models.activations.FP32SiLU": "silu_and_mul",
+}
+"""Activations of Hugging Face libraries, with the operator of `activation(gate) * up`."""
 DTYPES = "the operands differ in dtype"
 
 compiling = torch.compiler.is_compiling
@@ -52,8 +57,9 @@ def unusable(x: Any, cpu_kernels: bool) -> str | None:
         return "forward-mode AD or torch.jit.trace is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return "autocast is active"
-    # torch's result for a tensor with permuted dimensions would have permuted dimensions too. The kernel's result is
-    # contiguous. Tokens whose columns are not contiguous, such as those of a patch convolution, are copied first.
+    # torch's result for a tensor with permuted dimensions would have permuted dimensions too. The kernel's
+    # result is contiguous. Tokens whose columns are not contiguous, such as those of a patch convolution, are
+    # copied first.
     if not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
@@ -72,15 +78,17 @@ def is_like(y: Any, x: Tensor) -> bool:
 
 
 def misplaced(x: Tensor, *modulations: Any) -> str | None:
-    """Return the reason why a gate, scale or shift does not fit the rows `x`, or None.
+    """Return the reason why a modulation (a gate, scale or shift) does not fit the rows `x`, or None.
 
-    In eager mode, only check the types: the operators check the rest.
+    In eager mode, only check the type and the last dimension: the operators check the rest.
     """
     for operand in modulations:
         if operand is None:
             continue
         if type(operand) not in PLAIN:
             return f"a modulation is a {type(operand).__name__}"
+        if operand.shape[-1:] != x.shape[-1:]:
+            return f"a modulation has shape {list(operand.shape)}"
         if compiling() and not broadcasts(operand, x):
             return "a modulation does not broadcast to the rows"
     return None
@@ -146,9 +154,20 @@ def modulated(
         return DTYPES
     once = wide and not inner and x.dtype != FLOAT  # computed in float32, rounded once
     if once:
-        return norm_of(norm, x, wide=True) if dtype == FLOAT and result == x.dtype else DTYPES
+        return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
     # The norm's result is rounded, and the operations after it round too.
     return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
+
+
+def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
+    """Return scale and shift as `ada_norm` takes them.
+
+    If the norm is not rounded to the dtype of `x`, they are float32. The original code rounds `1 + scale` to the dtype
+    of `scale`. The difference between this number and 1 is exact in float32.
+    """
+    if wide and not inner and x.dtype != FLOAT and scale.dtype != FLOAT:
+        return (1 + scale).float() - 1, None if shift is None else shift.float()
+    return scale, shift
 
 
 def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm | str:
@@ -169,7 +188,7 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
             return "the norm's parameters are not plain tensors on the device"
     recipe = module.__dict__.get(RECIPE)
     if type(recipe) is NormRecipe:
-        return rms_norm_of(module, recipe, weight, dtype, modulated)
+        return rms_norm_of(module, recipe, weight, x, dtype, modulated)
     if any(parameter is not None and parameter.dtype != dtype for parameter in (weight, bias)):
         return "the norm's parameters have another dtype"
     known: Any = module
@@ -180,8 +199,14 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     return Norm("layer_norm", weight, bias, known.eps)
 
 
+def unknown_norm(module: Any) -> str | None:
+    """Return the reason why no kernel computes a norm, as far as its class shows, or None."""
+    known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
+    return None if known else f"{base_of(module).__name__} is no known norm"
+
+
 def rms_norm_of(
-    module: nn.Module, recipe: NormRecipe, weight: Tensor | None, dtype: torch.dtype, modulated: bool
+    module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
 ) -> Norm | str:
     """Return the parameters of an RMSNorm that `patch` recognised, or a reason. `dtype` is the dtype of its input."""
     formula = recipe.formulas.get((dtype, None if weight is None else weight.dtype))
@@ -191,8 +216,11 @@ def rms_norm_of(
         return "the RMSNorm has another formula"
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
-    if modulated and (formula.weight_offset or early):
-        return "the RMSNorm has a weight that ada_norm does not apply"
+    if modulated and weight is not None:
+        # `ada_norm` rounds to the dtype of x before it applies the weight. The probe's formula must do so too.
+        as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
+        if formula.weight_offset or not as_ada_norm:
+            return "the RMSNorm applies its weight in another way than ada_norm"
     return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
 
 
@@ -218,10 +246,10 @@ def activation_of(act: Any, approximate: str) -> Any:
     if is_exactly(act, nn.GELU):
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
-    kind = ACTIVATIONS.get(cls.__name__) if cls.__module__ == "transformers.activations" else None
+    kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
     # With `use_gelu_python`, the activation is a method of the module, which rounds in another way.
     python = hasattr(act.__dict__.get("act"), "__self__")
-    return "the activation has no kernel" if kind is None or python else getattr(ops, kind)
+    return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
 def not_halves(gate: Tensor, up: Any) -> str | None:
@@ -242,7 +270,9 @@ __all__ = [
     "dtype_of",
     "is_like",
     "modulated",
+    "modulation",
     "not_halves",
+    "unknown_norm",
     "unmodulated",
     "unusable",
 ]

@@ -35,6 +35,10 @@ class Found:
     """The original expression."""
     functions: dict[str, Any]
     """The functions whose source is part of the expression, by name."""
+    norm: str = ""
+    """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
+    act: str = ""
+    """Attribute of `self` that is the activation, or ""."""
 
 
 @dataclass
@@ -203,8 +207,15 @@ class Rewriting:
         names = KERNELS[tuple(chain.op for chain in chains)]
         functions = {name: self.space[name] for chain in chains for name in sorted(chain.called())}
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
-        self.found.append(Found(names, chains[0].line, source, functions))
+        norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act))
         return len(self.found) - 1
+
+
+def attribute_of(node: ast.expr | None) -> str:
+    """Return the name of an attribute of `self`, or "" for any other expression."""
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return node.attr if own and isinstance(node, ast.Attribute) else ""
 
 
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:
