@@ -189,11 +189,13 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     recipe = module.__dict__.get(RECIPE)
     if type(recipe) is NormRecipe:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
-    if any(parameter is not None and parameter.dtype != dtype for parameter in (weight, bias)):
+    casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
+    if not casts and not is_exactly(module, nn.LayerNorm):
+        return f"{base_of(module).__name__} is no known norm"
+    dtypes = (dtype, x.dtype) if casts else (dtype,)
+    if any(parameter is not None and parameter.dtype not in dtypes for parameter in (weight, bias)):
         return "the norm's parameters have another dtype"
     known: Any = module
-    if not (is_exactly(module, nn.LayerNorm) or base_of(module).__name__ == "FP32LayerNorm"):
-        return f"{base_of(module).__name__} is no known norm"
     if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
         return "the norm has another width"
     return Norm("layer_norm", weight, bias, known.eps)
