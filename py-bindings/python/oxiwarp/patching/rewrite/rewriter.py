@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks
+from .flow import Block, Read, blocks, evaluated_once
 from .method import PREFIX, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder
 
@@ -134,7 +134,7 @@ class Rewriting:
             else:
                 pending.setdefault(pair.last, []).append(statement)
                 self.put(block, at, ast.copy_location(ast.Pass(), statement), absorbed)
-                block.reads[at].stores.add(pair.variable)  # so that no older definition of the variable is found
+                block.move(at, pair.last, statement)
         for at, statements in sorted(pending.items(), reverse=True):
             block.statements[at:at] = statements
 
@@ -260,7 +260,7 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
     statement = block.statements[at]
     if not is_simple(statement):
         return
-    for node in ast.walk(statement):
+    for node in evaluated_once(statement):
         if isinstance(node, ast.expr) and (norm := Finder(block, at, space).find(node, pattern)):
             x = norm.operands["x"]
             if isinstance(x, ast.Name) and x.id == variable:
