@@ -351,4 +351,4 @@ def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
     ]
 
 
-__all__ = ["Block", "Read", "blocks", "evaluated_once", "is_norm"]
+__all__ = ["Block", "Read", "blocks", "evaluated_once", "is_norm", "shared_by"]

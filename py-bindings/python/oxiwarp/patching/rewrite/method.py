@@ -1,6 +1,8 @@
 """Reads the syntax tree of a method, and compiles a changed tree to a method with the same globals and closure."""
 
 import ast
+import copy
+import dis
 import inspect
 import sys
 import textwrap
@@ -42,9 +44,41 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if name.startswith("__") and not name.endswith("__"):
             raise Unreadable(f"it uses the private name {name}")
+    if {"locals", "vars", "eval", "exec"} & set(code.co_names):
+        raise Unreadable("it may read all local variables")
     ast.increment_lineno(module, first - 1)
     tree.decorator_list = []
+    if not same_code(code, compiled(function, copy.deepcopy(tree), {}).__code__):
+        raise Unreadable("its source has changed since it was imported")
     return tree
+
+
+def same_code(code: CodeType, made: CodeType) -> bool:
+    """Whether two functions have the same names, lines, operators and constants.
+
+    The instructions may differ: Python 3.11 compiles `F.silu(x)` in another way if it knows that `F` is a module.
+    """
+    names = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
+    if any(getattr(code, name) != getattr(made, name) for name in names) or outline(code) != outline(made):
+        return False
+    pairs = zip(code.co_consts, made.co_consts, strict=False)
+    return len(code.co_consts) == len(made.co_consts) and all(
+        same_code(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else same_constant(a, b)
+        for a, b in pairs
+    )
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Whether two constants are equal. The lines of a docstring may be indented in another way."""
+    both = isinstance(a, str) and isinstance(b, str)
+    return a == b or (both and [line.strip() for line in a.split("\n")] == [line.strip() for line in b.split("\n")])
+
+
+def outline(code: CodeType) -> tuple[list[tuple[str, int | None]], set[int | None]]:
+    """Return the operators of a function, and its lines."""
+    kinds = ("BINARY", "COMPARE", "UNARY")
+    found = [(step.opname, step.arg) for step in dis.get_instructions(code) if step.opname.startswith(kinds)]
+    return found, {line for _, _, line in code.co_lines()} - {code.co_firstlineno}
 
 
 def undecorated(function: FunctionType) -> FunctionType:
@@ -62,15 +96,24 @@ def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
     if inner is None:
         return new
     cells = function.__closure__ or () if isinstance(function, FunctionType) else ()
-    if sum(cell.cell_contents is inner for cell in cells) != 1:
+    holds = [holds_function(cell, inner) for cell in cells]
+    if sum(holds) != 1:
         raise Unreadable("it has an unknown decorator")
     changed = decorated(inner, new)
-    closure = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells)
+    closure = tuple(CellType(changed) if held else cell for cell, held in zip(cells, holds, strict=True))
     outer = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
     outer.__kwdefaults__ = function.__kwdefaults__
     outer.__dict__.update(function.__dict__, __wrapped__=changed)
     outer.__module__, outer.__qualname__, outer.__doc__ = function.__module__, function.__qualname__, function.__doc__
     return outer
+
+
+def holds_function(cell: CellType, function: Any) -> bool:
+    """Whether a cell of a closure holds the function. A cell may be empty."""
+    try:
+        return cell.cell_contents is function
+    except ValueError:
+        return False
 
 
 def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, Any]) -> FunctionType:
@@ -100,10 +143,12 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
+    tree.name = PREFIX + tree.name  # the function may read a global variable that has its name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag
     made = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
     inner = constant(constant(made, outer.name), tree.name)
+    inner = inner.replace(co_name=code.co_name)
     if sys.version_info >= (3, 11):
         inner = inner.replace(co_qualname=code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))

@@ -8,8 +8,8 @@ from types import FunctionType
 from typing import Any
 
 from ..._cache import cache_weakly
-from .flow import Block, Read, is_norm
-from .method import Unreadable, tree_of
+from .flow import Block, Read, is_norm, shared_by
+from .method import PREFIX, Unreadable, tree_of
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION = "gated_activation"
@@ -46,7 +46,24 @@ class Chain:
 
     def own(self) -> ast.Lambda:
         """Return the expression as a function of the operands."""
-        return function_of(list(self.operands), Own(self).visit(self.node))
+        own = Own(self)
+        body = own.visit(self.node)
+        return function_of(list(self.operands), body, own.renamed)
+
+    def keeps_order(self) -> bool:
+        """Whether no operand may change another operand, which the expression casts or normalises before."""
+        operands = list(self.operands.values())
+        reads = [Read(operand) for operand in operands]
+        wide = self.options.get("wide", ())
+        if self.op in (GATED, SUM) and not any(wide):
+            return True
+        values = [shared_by(operand, calls=False) - {"self"} for operand in operands]
+        return not any(
+            read.effects and set(read.loads) & value
+            for at, read in enumerate(reads)
+            for index, value in enumerate(values)
+            if index != at
+        )
 
     def used(self) -> set[str]:
         """Return the names of the variables whose values are part of the expression."""
@@ -91,6 +108,8 @@ class Own(ast.NodeTransformer):
         self.parameters = {id(node): name for name, node in chain.operands.items()}
         self.used: set[str] = set()
         self.called: set[str] = set()
+        self.renamed: set[str] = set()
+        """Variables of the method that have the name of a parameter. In the function, their names have a prefix."""
 
     def visit(self, node: ast.AST) -> Any:
         """Return the copy of a node."""
@@ -102,6 +121,9 @@ class Own(ast.NodeTransformer):
             if name := self.chain.names.get(id(node)):
                 self.used.add(name)
             return self.visit(self.chain.inlined[id(node)])
+        if isinstance(node, ast.Name) and node.id in self.chain.operands:
+            self.renamed.add(node.id)
+            return ast.copy_location(ast.Name(PREFIX + node.id, node.ctx), node)
         return self.generic_visit(copy.copy(node))
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -134,7 +156,7 @@ class Finder:
         """
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if id(node) not in self.inlined:
-                formula = formula_of(node, self.space.get(node.func.id))
+                formula = formula_of(node, self.space.get(node.func.id), self.space)
                 if formula is None:
                     return node
                 self.inlined[id(node)], self.functions[id(node)] = formula, node.func.id
@@ -157,7 +179,8 @@ class Finder:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
         for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, ACTIVATION)):
             self.start()
-            if found := pattern(node):
+            found = pattern(node)
+            if found and found.keeps_order():
                 return found
         return None
 
@@ -273,8 +296,11 @@ class Finder:
         return None
 
 
-def formula_of(call: ast.Call, function: Any) -> ast.expr | None:
-    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula."""
+def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
+    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
+
+    `space` has the global variables of the code that calls the function.
+    """
     formula = formula_in(function) if isinstance(function, FunctionType) else None
     if formula is None:
         return None
@@ -283,7 +309,11 @@ def formula_of(call: ast.Call, function: Any) -> ast.expr | None:
     if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
         return None
     loads = Read(value).loads
-    if any(loads.count(name) != 1 and not isinstance(given[name], ast.Name) for name in names):
+    if any(loads.count(name) != 1 or isinstance(given[name], ast.Starred) for name in names):
+        return None
+    if "torch" in loads and space.get("torch") is not function.__globals__.get("torch"):
+        return None
+    if sum(Read(argument).effects for argument in given.values()) > 1:  # the formula may read them in another order
         return None
     return Filled(given).visit(copy.deepcopy(value))
 
@@ -327,10 +357,14 @@ def is_activation(function: ast.expr) -> bool:
     return any(part in name.lower() for part in ACTIVATIONS)
 
 
-def function_of(names: list[str], body: ast.expr) -> ast.Lambda:
-    """Return `lambda *names: body`."""
+def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
+    """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
     arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[], defaults=[]
+        posonlyargs=[],
+        args=[ast.arg(name) for name in (*names, *(PREFIX + name for name in sorted(renamed)))],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[ast.Name(name, ast.Load()) for name in sorted(renamed)],
     )
     return ast.Lambda(arguments, body)
 
@@ -395,4 +429,4 @@ def is_norm_call(node: ast.expr) -> bool:
     return is_norm(node.func)
 
 
-__all__ = ["ACTIVATION", "GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of"]
+__all__ = ["ACTIVATION", "GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of", "walk"]

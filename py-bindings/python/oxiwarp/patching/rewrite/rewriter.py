@@ -9,7 +9,7 @@ from typing import Any
 
 from .flow import Block, Read, blocks, evaluated_once
 from .method import PREFIX, compiled, decorated, tree_of, undecorated
-from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder
+from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
 
 SUM_AND_NORM = "sum_and_norm"
 KERNELS = {
@@ -260,8 +260,14 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
     statement = block.statements[at]
     if not is_simple(statement):
         return
+    inner: set[int] = set()  # a norm with a modulation has a kernel of its own
     for node in evaluated_once(statement):
-        if isinstance(node, ast.expr) and (norm := Finder(block, at, space).find(node, pattern)):
+        if not isinstance(node, ast.expr):
+            continue
+        finder = Finder(block, at, space)
+        if pattern == NORM and (chain := finder.find(node, MODULATED)):
+            inner |= {id(part) for part in walk(chain)}
+        if id(node) not in inner and (norm := finder.find(node, pattern)):
             x = norm.operands["x"]
             if isinstance(x, ast.Name) and x.id == variable:
                 yield norm
