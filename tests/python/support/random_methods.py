@@ -76,7 +76,10 @@ class Parts(nn.Module):
 
 
 class Maker:
-    """Makes the statements of a method. `without_norms` leaves norms out, so that a kernel gives the same bits."""
+    """Makes the statements of a method.
+
+    `without_norms` leaves norms and activations out, so that the kernels give the bits of torch's CPU code.
+    """
 
     def __init__(self, seed: int, without_norms: bool = False, in_place: bool = True) -> None:
         self.random = random.Random(seed)
@@ -103,20 +106,22 @@ class Maker:
     def value(self) -> str:
         """Return an expression for a tensor."""
         x, y = self.tensor(), self.tensor()
-        return self.random.choice((
-            lambda: f"self.{self.random.choice(('ff', 'attn', 'drop'))}({x})",
-            lambda: self.norm(x),
-            lambda: f"{self.norm(x)} * (1 + {self.modulation()}) + {self.modulation()}",
-            lambda: f"modulate({self.norm(x)}, {self.modulation()}, {self.modulation()})",
-            lambda: f"{self.norm(x)} * (1 + {self.modulation()})",
-            lambda: x,
-            lambda: f"{x} + {y}",
-            lambda: f"{x} * (1 + {self.modulation()}) + {self.modulation()}",
-            lambda: f"{x} * {self.modulation()}",
-            lambda: f"{self.gate()} * {x}",
-            lambda: f"F.silu({x}) * {y}",
-            lambda: f"{x} + self.ff({y}) * {self.gate()}",
-        ))()
+        return self.random.choice(
+            (
+                lambda: f"self.{self.random.choice(('ff', 'attn', 'drop'))}({x})",
+                lambda: self.norm(x),
+                lambda: f"{self.norm(x)} * (1 + {self.modulation()}) + {self.modulation()}",
+                lambda: f"modulate({self.norm(x)}, {self.modulation()}, {self.modulation()})",
+                lambda: f"{self.norm(x)} * (1 + {self.modulation()})",
+                lambda: x,
+                lambda: f"{x} + {y}",
+                lambda: f"{x} * (1 + {self.modulation()}) + {self.modulation()}",
+                lambda: f"{x} * {self.modulation()}",
+                lambda: f"{self.gate()} * {x}",
+                lambda: f"{self.gate()} * {x}" if self.without_norms else f"F.silu({x}) * {y}",
+                lambda: f"{x} + self.ff({y}) * {self.gate()}",
+            )
+        )()
 
     def statement(self, depth: int) -> list[Statement]:
         """Return one or two statements."""

@@ -76,10 +76,10 @@ class Read(ast.NodeVisitor):
                 self.change(keyword.value)
         if isinstance(called, ast.Attribute) and is_self(called.value):
             self.loads.append("self")  # `self.norm(x)` reads no tensor of `self`
-            called = None
-        for child in (called, *node.args, *node.keywords):
-            if child is not None:
-                self.visit(child)
+        else:
+            self.visit(called)
+        for child in (*node.args, *node.keywords):
+            self.visit(child)
 
     def change(self, node: ast.expr) -> None:
         """Record that the code changes the tensor `node` in place."""
@@ -168,11 +168,11 @@ def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     if isinstance(node, ast.Lambda):
         return
-    children = list(ast.iter_child_nodes(node))
+    children: list[ast.AST] = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.IfExp | ast.NamedExpr):
         children = [node.test] if isinstance(node, ast.IfExp) else [node.value]
     elif isinstance(node, ast.BoolOp):
-        children = node.values[:1]
+        children = [node.values[0]]
     elif isinstance(node, ast.Compare):
         children = [node.left, node.comparators[0]]
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):

@@ -1,7 +1,6 @@
 """Reads the syntax tree of a method, and compiles a changed tree to a method with the same globals and closure."""
 
 import ast
-import copy
 import dis
 import inspect
 import sys
@@ -44,17 +43,24 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if name.startswith("__") and not name.endswith("__"):
             raise Unreadable(f"it uses the private name {name}")
-    if {"locals", "vars", "eval", "exec"} & set(code.co_names):
-        raise Unreadable("it may read all local variables")
+        if isinstance(node, ast.Name) and name in ("locals", "vars", "eval", "exec"):
+            raise Unreadable(f"it calls {name}, which may read all local variables")
     ast.increment_lineno(module, first - 1)
     tree.decorator_list = []
-    if not same_code(code, compiled(function, copy.deepcopy(tree), {}).__code__):
-        raise Unreadable("its source has changed since it was imported")
     return tree
 
 
+def check_source(function: FunctionType) -> None:
+    """Raise `Unreadable` if the source of a function is not the source of its code.
+
+    This takes a millisecond, so callers check only functions in which they have found something.
+    """
+    if not same_code(function.__code__, compiled(function, tree_of(function), {}).__code__):
+        raise Unreadable("its source has changed since it was imported")
+
+
 def same_code(code: CodeType, made: CodeType) -> bool:
-    """Whether two functions have the same names, lines, operators and constants.
+    """Whether two functions have the same names, lines, operators, local variables and constants.
 
     The instructions may differ: Python 3.11 compiles `F.silu(x)` in another way if it knows that `F` is a module.
     """
@@ -75,8 +81,8 @@ def same_constant(a: Any, b: Any) -> bool:
 
 
 def outline(code: CodeType) -> tuple[list[tuple[str, int | None]], set[int | None]]:
-    """Return the operators of a function, and its lines."""
-    kinds = ("BINARY", "COMPARE", "UNARY")
+    """Return the operators and the local variables that a function uses, in order, and its lines."""
+    kinds = ("BINARY", "COMPARE", "UNARY", "LOAD_FAST", "STORE_FAST", "LOAD_DEREF", "STORE_DEREF")
     found = [(step.opname, step.arg) for step in dis.get_instructions(code) if step.opname.startswith(kinds)]
     return found, {line for _, _, line in code.co_lines()} - {code.co_firstlineno}
 
@@ -166,4 +172,4 @@ def constant(code: CodeType, name: str) -> CodeType:
     return next(found for found in code.co_consts if isinstance(found, CodeType) and found.co_name == name)
 
 
-__all__ = ["PREFIX", "Unreadable", "compiled", "decorated", "tree_of", "undecorated"]
+__all__ = ["PREFIX", "Unreadable", "check_source", "compiled", "decorated", "tree_of", "undecorated"]

@@ -219,7 +219,7 @@ def rms_norm_of(
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
     if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of x before it applies the weight. The probe's formula must do so too.
+        # `ada_norm` rounds to the dtype of x before it applies the weight. The probe's formula must do this.
         as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
         if formula.weight_offset or not as_ada_norm:
             return "the RMSNorm applies its weight in another way than ada_norm"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._cache import cache_weakly
 from .flow import Block, Read, is_norm, shared_by
-from .method import PREFIX, Unreadable, tree_of
+from .method import PREFIX, Unreadable, check_source, tree_of
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION = "gated_activation"
@@ -337,7 +337,13 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
     names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
     value = body[0].value if isinstance(body[0], ast.Return) else None
     read = Read(value)
-    return None if value is None or read.effects or set(read.loads) - {*names, "torch"} else (names, value)
+    if value is None or read.effects or set(read.loads) - {*names, "torch"}:
+        return None
+    try:
+        check_source(function)
+    except Unreadable:
+        return None
+    return names, value
 
 
 class Filled(ast.NodeTransformer):

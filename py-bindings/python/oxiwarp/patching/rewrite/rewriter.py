@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from .flow import Block, Read, blocks, evaluated_once
-from .method import PREFIX, compiled, decorated, tree_of, undecorated
+from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
 
 SUM_AND_NORM = "sum_and_norm"
@@ -106,8 +106,9 @@ class Rewriting:
     """Rewrites one method."""
 
     def __init__(self, own: FunctionType) -> None:
-        self.tree = tree_of(undecorated(own))
-        self.space = undecorated(own).__globals__
+        self.own = undecorated(own)
+        self.tree = tree_of(self.own)
+        self.space = self.own.__globals__
         self.found: list[Found] = []
         self.computed: dict[int, str] = {}
         """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
@@ -116,6 +117,8 @@ class Rewriting:
         """Rewrite the method."""
         for block in list(blocks(self.tree)):
             self.rewrite(block)
+        if self.found:
+            check_source(self.own)
         return Rewritten(ast.fix_missing_locations(self.tree), self.found)
 
     def rewrite(self, block: Block) -> None:
@@ -221,7 +224,8 @@ def attribute_of(node: ast.expr | None) -> str:
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:
     """Whether `x + a * b` is likely to be a gated residual.
 
-    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual.
+    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual, or
+    the method returns the sum of a variable and a branch that it calls.
     """
     x = chain.operands["x"]
     names = [name.lower() for part in ("a", "b") for name in Read(chain.operands[part]).loads]
@@ -231,7 +235,10 @@ def is_likely(chain: Chain, statement: ast.stmt) -> bool:
         for node in ast.walk(chain.operands[part])
         if isinstance(node, ast.Attribute)
     ]
-    if any("gate" in name for name in names):
+    returned = isinstance(statement, ast.Return) and statement.value is chain.node and isinstance(x, ast.Name)
+    if any("gate" in name for name in names) or (
+        returned and any(Read(chain.operands[part]).effects for part in ("a", "b"))
+    ):
         return True
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     assigned = [target.id for target in targets if isinstance(target, ast.Name)]
