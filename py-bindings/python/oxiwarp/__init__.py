@@ -16,6 +16,7 @@ from .ops import *  # noqa: F403  the operators' public functions
 from .ops import _register
 from .patching import patch, patched, unpatch
 from .patching.report import Report, Row
+from .patching.rewrite.recipe import patched_source
 
 try:
     __version__ = version("oxiwarp")
@@ -45,7 +46,7 @@ def kernel_info() -> list[dict[str, Any]]:
     return _native.kernel_info()
 
 
-__all__ = ["Report", "Row", "__version__", "kernel_info", "patch", "patched", "unpatch"]
+__all__ = ["Report", "Row", "__version__", "kernel_info", "patch", "patched", "patched_source", "unpatch"]
 __all__ += ops.FUNCTIONS
 
 

@@ -16,7 +16,7 @@ from oxiwarp.patching.class_swap import is_replaced
 
 SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # The UNet has eight blocks: 2 down, 2 in the middle, 4 up.
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
-DIT = {"ada_norm": 2, "gated_residual": 2, "gated_residual_ada_norm": 2}
+DIT = {"ada_norm": 3, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}
 
 
@@ -52,8 +52,8 @@ def test_single_attention(device):
         )
 
     # Latte's spatial blocks run the same kernels as PixArt's blocks. In the temporal blocks, one kernel
-    # computes the gated residual after the attention and the next norm.
-    expected = {"ada_norm": 2, "gated_residual": 3, "gated_residual_ada_norm": 2}
+    # computes the gated residual after the attention and the next norm. The model's last norm is modulated.
+    expected = {"ada_norm": 3, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
 

@@ -8,7 +8,7 @@ from video_models import cogvideox, cogvideox_input
 
 import oxiwarp
 
-EXPECTED = {"ada_norm": 4, "gated_residual_ada_norm": 4, "gated_residual": 4, "qk_norm_rope": 2}
+EXPECTED = {"ada_norm": 5, "gated_residual_ada_norm": 4, "gated_residual": 4, "qk_norm_rope": 2}
 
 
 @pytest.mark.parametrize("rotary", [True, False], ids=["5B", "2B"])

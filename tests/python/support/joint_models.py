@@ -314,15 +314,15 @@ FAMILIES = {
     # LTX-2 has a video stream and an audio stream. Each stream has four norms: before self-attention, before
     # cross-attention to text, before cross-attention between video and audio, and before the feed-forward.
     # The third norm is modulated twice. Each norm except the first is one operator with the residual before
-    # this norm. Cross-attention normalizes queries and keys in separate calls.
+    # this norm. Cross-attention normalizes queries and keys in separate calls. The last norms of the model
+    # are modulated too.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,
         dict(
-            ada_norm=2 + 2,
+            ada_norm=2 + 2 + 2,
             gated_residual_ada_norm=2 + 2 + 2,
             gated_residual=2,
-            layer_norm=2,
             qk_norm_rope=2,
             qk_norm_rope_one=8,
         ),
@@ -331,10 +331,9 @@ FAMILIES = {
         ltx23,
         ltx2_inputs,
         dict(
-            ada_norm=2 + 2,
+            ada_norm=2 + 2 + 2,
             gated_residual_ada_norm=2 + 2 + 2,
             gated_residual=2,
-            layer_norm=2,
             qk_norm_rope=2,
             qk_norm_rope_one=8,
         ),

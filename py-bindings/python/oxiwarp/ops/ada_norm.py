@@ -137,9 +137,10 @@ def ada_norm(
 
     Note:
         Exactness: "exact" rounds where the modules of diffusers do. If all operands have the dtype of `x`, it rounds
-            after the norm, after `1 + scale`, after the product and after the sum. If an operand is float32, as in Wan,
-            it computes in float32 and rounds once. "fast" always rounds once. In both modes, `scale + scale_table` is
-            rounded first if both have the dtype of `x`; the same holds for `shift`.
+            after the norm, after `1 + scale`, after the product and after the sum. An RMSNorm also rounds before its
+            weight, as diffusers' `RMSNorm` does. If an operand is float32, as in Wan, "exact" computes in float32 and
+            rounds once. "fast" always rounds once. In both modes, `scale + scale_table` is rounded first if both have
+            the dtype of `x`; the same holds for `shift`.
         Gradients: Computed in float32, also for the tables. They ignore the intermediate roundings of the forward pass.
             Sums are deterministic. If rows of `x` share scale and shift (`[B, 1, N]`, `[N]`), one pass over the rows
             computes all gradients. A second derivative and forward-mode AD raise RuntimeError.

@@ -19,6 +19,7 @@ from .norms.forward import NormRecipe
 from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise
 from .report import Report
+from .rewrite import recipe as rewrite
 
 # How closely the RMSNorm kernel agrees with a module's original eager forward, by mode of `patch`. In both
 # modes, the kernel rounds where the original forward rounds, because these roundings take no extra time. The
@@ -110,7 +111,11 @@ def patch(
             cls, before = base_of(part), recipe_of(part)
             own = names.get(id(part), [name])
             if not matches(only, own, cls) or matches(skip, own, cls):
-                what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
+                what = (
+                    {"reason": EXCLUDED}
+                    if before is None
+                    else {**outcome(before, mode, part), "reason": PATCHED_BEFORE}
+                )
                 report.add(name, fusions.dotted(cls), **what)
                 continue
             recipe = replace_one(report, name, part, settings, probed, inner.get(name, ""))
@@ -199,7 +204,8 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
         return None
     except Exception as error:
         raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
-    what = outcome(recipe, settings.mode)
+    what = outcome(recipe, settings.mode, part)
+    report.watch(path, type(part))
     report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
     return recipe
 
@@ -214,22 +220,40 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
     """Return the recipe (the data of the replacement) for `x`. Raise `Unsuitable` with the reason if none applies."""
-    found = fusions.find(base_of(x))
+    cls = base_of(x)
+    found, why = fusions.find(cls), None
     if found is not None:
         fusion, known = found
-        fusion.check(x, base_of(x), known)
-        return fusions.FusedRecipe(fusion.name, *settings, fusion.kinds(x))
-    formulas, eps_name = recognise(x, probed)
-    return NormRecipe(formulas, eps_name, settings.cpu_kernels)
+        try:
+            fusion.check(x, cls, known)
+            return fusions.FusedRecipe(fusion.name, *settings, fusion.kinds(x))
+        except Unsuitable as error:
+            why = error
+    elif isinstance(x, nn.Module) and is_candidate(x):
+        try:
+            formulas, eps_name = recognise(x, probed)
+            return NormRecipe(formulas, eps_name, settings.cpu_kernels)
+        except Unsuitable as error:
+            why = error
+    # The report also says why the fusion of the class, which may replace more chains, does not apply.
+    try:
+        recipe = rewrite.recipe_for(x, settings.mode, settings.cpu_kernels, "" if why is None else str(why))
+    except Unsuitable as error:
+        raise why or error from None
+    if recipe is None:
+        raise why or Unsuitable("it has no chain of operations for which there is a kernel")
+    return recipe
 
 
-def outcome(recipe: Any, mode: str) -> dict[str, str]:
+def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
     """Return operators, exactness and remark of a replaced object, as keyword arguments of `Report.add`.
 
     `recipe` is the data from which `patch` made the replacement.
     """
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
+    if isinstance(recipe, rewrite.RewrittenRecipe):
+        return recipe.outcome(x)
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
@@ -249,9 +273,15 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object of each candidate in `x`: an RMSNorm, or an object whose class has a rewritten method."""
+    """Yield name and object of each candidate in `x`.
+
+    A candidate is an RMSNorm, an object whose class has a fusion, or an object whose method has a chain of operations
+    that one kernel computes.
+    """
     for name, part in named_parts(x):
-        if fusions.find(base_of(part)) is not None or (isinstance(part, nn.Module) and is_candidate(part)):
+        cls = base_of(part)
+        norm = isinstance(part, nn.Module) and is_candidate(part)
+        if norm or fusions.find(cls) is not None or rewrite.method_of(cls) is not None:
             yield name, part
 
 

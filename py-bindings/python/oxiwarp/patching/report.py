@@ -8,6 +8,8 @@ from itertools import groupby
 from typing import Any
 from xml.etree import ElementTree
 
+from .sites import RanReport, Site, ran, sites_of
+
 NO_KERNEL = "-"
 COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
 TEXT_COLUMNS = 80
@@ -70,6 +72,8 @@ class Report:
     names: dict[str, str] = field(default_factory=dict)
     """Maps the dotted name of each candidate to its status, "replaced" or "left"."""
     notes: list[str] = field(default_factory=list)
+    watched: list[tuple[str, Site, Counter[str]]] = field(default_factory=list, repr=False, compare=False)
+    """The classes whose kernels `ran` counts, with the counts at the time of `patch`."""
     warning: str = ""
     """The first line of the printed report: why the kernels will not run on this machine. Empty if they will run."""
 
@@ -78,6 +82,36 @@ class Report:
         status = "replaced" if op else "left"
         self.outcomes[module_class, op, exactness, status, reason] += 1
         self.names[name] = status
+
+    def watch(self, module_class: str, cls: type) -> None:
+        """Count the kernels of a class that `patch` made from now on."""
+        for site in sites_of(cls):
+            if all(site is not held for _, held, _ in self.watched):
+                self.watched.append((module_class, site, site.outcomes.copy()))
+
+    def ran(self) -> RanReport:
+        """Return how often each chain of operations ran a kernel since `patch`, and why the original code ran.
+
+        Calls of other models that have the same classes and options count too. Only calls in eager mode count.
+
+        Returns:
+            `RanReport`, a tuple of `Ran`. `print` shows it as a table.
+
+        Raises:
+            Nothing.
+
+        Example:
+            >>> model = torch.nn.Sequential(torch.nn.RMSNorm(8))
+            >>> report = oxiwarp.patch(model, cpu_kernels=True)
+            >>> y = model(torch.ones(1, 8))
+            >>> report.ran().kernels
+            1
+        """
+        return ran(getattr(self, "watched", []))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the counts out of copies and pickles: they belong to the classes of this process."""
+        return {**self.__dict__, "watched": []}
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)

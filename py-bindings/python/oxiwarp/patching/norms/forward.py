@@ -12,6 +12,7 @@ from ...ops._register import PLAIN, is_eps, needs_grad
 from ...ops.rms_norm import call, rms_norm
 from ..class_swap import RECIPE
 from ..inductor import is_decoders, is_few
+from ..sites import RAN, SITES, UNSUPPORTED, Site
 from .probe import MAX_RANK, DtypePair, Formula
 from .recognise import DEFAULT_EPS, input_name
 
@@ -40,6 +41,7 @@ class NormRecipe:
         """
         argument = input_name(base)
         decodes = is_decoders(base)
+        site = Site("rms_norm")
 
         @functools.wraps(base.forward)
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -47,10 +49,12 @@ class NormRecipe:
                 x = args[0] if args else kwargs.get(argument)
                 y = None if decodes and is_few(x) else run(module, self, x)
                 if y is not None:
+                    site.note(RAN)
                     return y
+            site.note(UNSUPPORTED)
             return base.forward(module, *args, **kwargs)
 
-        return {"forward": forward}
+        return {"forward": forward, SITES: [site]}
 
 
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:

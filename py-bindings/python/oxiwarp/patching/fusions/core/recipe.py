@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from ....ops._register import FLOATS, PLAIN
 from ...class_swap import RECIPE
 from ...inductor import is_few
+from ...sites import RAN, SITES, UNSUPPORTED, Site
 from .fusion import MODULE, SOURCE, Fusion, compiling
 from .modules import Kind, hooks_everywhere, is_plain, submodule
 from .registry import FUSIONS, find
@@ -50,12 +51,15 @@ class FusedRecipe:
         module. This module defines the class that `Fusion.classes` names.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
-        run = fused(self, fusion, getattr(base, fusion.method))
+        site = Site(fusion.ops)
+        run = fused(self, fusion, getattr(base, fusion.method), site)
         known = base if found is None else found[1]
-        return {fusion.method: run, SOURCE: fingerprint(resolve(fusion.method, base, base)), MODULE: known.__module__}
+        mark = fingerprint(resolve(fusion.method, base, base))
+        sites = [site] if fusion.kernels else []
+        return {fusion.method: run, SOURCE: mark, MODULE: known.__module__, SITES: sites}
 
 
-def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable[..., Any]:
+def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any], site: Site) -> Callable[..., Any]:
     """Return a method that calls `fusion.run` if the kernels support the call, otherwise the original method `own`."""
     skipped = fusion.paths
 
@@ -64,7 +68,9 @@ def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable
         if fusion.few is not None and compiling() and is_few(args[0] if args else kwargs.get(fusion.few)):
             return own(self, *args, **kwargs)
         if RECIPE in self.__dict__ and ready(self, fusion, skipped, how, args, kwargs):
+            site.note(RAN)
             return fusion.run(self, how, *args, **kwargs)
+        site.note(UNSUPPORTED)
         return own(self, *args, **kwargs)
 
     @functools.wraps(own)

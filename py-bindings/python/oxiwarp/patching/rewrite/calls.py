@@ -1,0 +1,216 @@
+"""The functions that rewritten methods call. Each computes one chain: with a kernel, or with the original expression.
+
+A kernel runs if it supports the operands and gives the bits of the original expression (`operands.py`). So a rewritten
+method needs no check of its arguments, and adapters, hooks and other changes of a model keep working.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ... import ops
+from ..fusions.core.operands import as_rows
+from ..fusions.shared.residual_layer_norm import zeros
+from ..sites import RAN, Site
+from . import operands
+from .operands import Norm, branch_and_gate, unmodulated
+
+Own = Callable[..., Any]
+"""The original expression, as a function of the operands."""
+At = int | tuple[Any, ...]
+"""Index of a chain in the method. If the chain contains the source of functions, a tuple with the index and these
+functions, as the method finds them at run time."""
+REPLACED = "a function was replaced after patch"
+
+compiling = torch.compiler.is_compiling
+
+
+class Options(NamedTuple):
+    """The options of `patch` that the functions of this module use."""
+
+    mode: str
+    cpu_kernels: bool
+
+
+class Calls:
+    """The functions that a rewritten method calls, for the options of `patch`.
+
+    `sites` counts what happened to each chain of the method.
+    """
+
+    def __init__(self, how: Options, sites: list[Site]) -> None:
+        self.mode, self.cpu_kernels = how
+        self.sites = sites
+
+    def site(self, at: At) -> Site:
+        """Return the site of a chain."""
+        return self.sites[at if isinstance(at, int) else at[0]]
+
+    def replaced(self, at: At) -> str | None:
+        """Return a reason if the method calls other functions than those whose source the chain contains."""
+        if isinstance(at, int):
+            return None
+        known = self.sites[at[0]].functions
+        return None if all(now is then for now, then in zip(at[1:], known, strict=True)) else REPLACED
+
+    def attempt(self, at: At, run: Callable[[], Any]) -> Any:
+        """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.
+
+        A shape that torch rejects too gives torch's error, because the original expression runs next.
+        """
+        if compiling():
+            return run()
+        try:
+            made = run()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.site(at).note(str(error).splitlines()[0])
+            return None
+        self.site(at).note(RAN)
+        return made
+
+    def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
+        """Compute `x + a * b`."""
+        found = self.replaced(at) or self.branch(options, terms)
+        if isinstance(found, str):
+            self.site(at).note(found)
+            return own(**terms)
+        y, gate = found
+        made = self.attempt(at, lambda: gated_residual(rows_of(terms["x"], y), gate, self.mode))
+        return own(**terms) if made is None else made
+
+    def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Tensor, Tensor | None] | str:
+        """Return the branch and the gate of a sum. The gate is None for `x + y`."""
+        if options[0] == "plain_sum":
+            x, y = terms["x"], terms["y"]
+            why = operands.unusable(x, self.cpu_kernels)
+            return why or ((y, None) if operands.is_like(y, x) else "the terms differ in shape or dtype")
+        x, a, b = terms["x"], terms["a"], terms["b"]
+        return branch_and_gate(x, a, b, options[1], terms.get("target"), self.cpu_kernels)
+
+    def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
+        """Return the norm of `norm(x) * (1 + scale) + shift` or of `norm(x)`, or a reason."""
+        norm, x, target = given["norm"], given["x"], given.get("target")
+        if options[0] == "plain_norm":
+            return unmodulated(norm, x, options[1], target)
+        _, wide, inner = options
+        scale, shift = given["scale"], given.get("shift")
+        return operands.modulated(norm, x, scale, shift, wide, inner, target, self.cpu_kernels)
+
+    def modulated_norm(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute `norm(x) * (1 + scale) + shift`."""
+        norm = self.replaced(at) or self.norm(options, given)
+        if isinstance(norm, str):
+            self.site(at).note(norm)
+            return own(**given)
+        made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
+        return own(**given) if made is None else made
+
+    def sum_and_norm(
+        self,
+        at: At,
+        own_sum: Own,
+        own_norm: Own,
+        of_sum: tuple[Any, ...],
+        of_norm: tuple[Any, ...],
+        casts_to_sum: bool,
+        **terms: Any,
+    ) -> tuple[Any, Any]:
+        """Compute a sum and the norm of the sum. Return both.
+
+        The operands of the norm have the prefix "norm_". `casts_to_sum` says that its result is cast to the dtype of
+        the sum.
+        """
+        given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
+        found = self.replaced(at) or self.branch(of_sum, terms)
+        if not isinstance(found, str):
+            x, (y, gate) = terms["x"], found
+            norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
+            if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
+                norm = "no kernel adds a gated branch before an RMSNorm without modulation"
+            if isinstance(norm, Norm):
+                rows = as_rows(x), as_rows(y), gate
+                made = self.attempt(at, lambda: sum_and_norm(norm, rows, given, of_norm, self.mode))
+                if made is not None:
+                    normed, total = made
+                    return total, normed
+            else:
+                self.site(at).note(f"the sum by itself: {norm}")
+                made = (
+                    None if gate is None else self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
+                )
+                total = own_sum(**terms) if made is None else made
+                return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
+        else:
+            self.site(at).note(found)
+        total = own_sum(**terms)
+        given |= {"x": total, **({"target": total} if casts_to_sum else {})}
+        if found == REPLACED or of_norm[0] == "plain_norm":
+            return total, own_norm(**given)
+        return total, self.modulated_norm(at, own_norm, of_norm, **given)
+
+    def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
+        """Compute `act(gate) * up`."""
+        gate, up = factors["gate"], factors["up"]
+        why = self.replaced(at) or operands.unusable(gate, self.cpu_kernels) or operands.not_halves(gate, up)
+        op = why or operands.activation_of(factors["act"], options[1])
+        if isinstance(op, str):
+            self.site(at).note(op)
+            return own(**factors)
+        made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
+        return own(**factors) if made is None else made
+
+
+FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm", "gated_activation")
+"""Names of the methods of `Calls` that rewritten methods call."""
+
+
+def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
+    """Return the functions that a rewritten method calls, by name."""
+    made = Calls(how, sites)
+    return {name: getattr(made, name) for name in FUNCTIONS}
+
+
+def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors whose last dimension is contiguous."""
+    return tuple(as_rows(x) for x in tensors)
+
+
+def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> Tensor:
+    """Return `x + gate * y`. `rows` are `x` and `y`."""
+    x, y = rows
+    assert gate is not None
+    return ops.gated_residual(x, y, gate, mode=mode)
+
+
+def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:
+    """Return `norm(x) * (1 + scale) + shift`."""
+    kind, weight, bias, eps, *_ = norm
+    scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
+    return ops.ada_norm(x, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
+
+
+def sum_and_norm(
+    norm: Norm, rows: tuple[Tensor, Tensor, Tensor | None], given: dict[str, Any], options: tuple[Any, ...], mode: str
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of the sum `x + gate * y`, and the sum. `rows` are `x`, `y` and the gate or None.
+
+    A norm without modulation is multiplied by `1 + 0`, which changes no bit.
+    """
+    kind, weight, bias, eps, offset, rounding = norm
+    x, y, gate = rows
+    if options[0] == "plain_norm" and kind == "rms_norm":
+        return ops.add_rms_norm(y, x, weight, eps, weight_offset=offset, rounding=rounding)
+    if options[0] == "plain_norm":
+        scale, shift = zeros(x if weight is None else weight), None
+    else:
+        scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
+    return ops.gated_residual_ada_norm(
+        x, y, gate, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode
+    )
+
+
+__all__ = ["FUNCTIONS", "Options", "calls"]

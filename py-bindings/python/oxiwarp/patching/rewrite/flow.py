@@ -1,0 +1,354 @@
+"""Follows values through statements that run one after the other.
+
+A block is a list of statements that run in order, such as a function's body or the body of an `if`. A statement
+`name = value` of a block is a definition. Its value may be computed at a later statement of the same block, if the
+name is not read anywhere else, and if no statement in between can change the value.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+# fmt: off
+METHODS = frozenset((
+    "chunk", "clone", "contiguous", "detach", "dim", "expand", "expand_as", "flatten", "float", "get", "items", "keys",
+    "numel", "permute", "repeat_interleave", "reshape", "sigmoid", "size", "split", "squeeze", "tanh", "to",
+    "transpose", "type_as", "unbind", "unflatten", "unsqueeze", "values", "view",
+))
+"""Methods that neither change a tensor nor run other modules."""
+FUNCTIONS = frozenset((
+    "cat", "chunk", "float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range", "tanh",
+    "tuple", "zip",
+))
+"""Functions with the same property, also as attributes of a module such as `torch.cat`."""
+# fmt: on
+
+
+Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
+
+
+def is_norm(called: ast.expr) -> bool:
+    """Whether a called module is a norm, according to its name. A norm has no side effects."""
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return ("norm" in name.lower() and not name.endswith("_")) or name in ("ln", "ln1", "ln2")
+
+
+class Read(ast.NodeVisitor):
+    """Collects what an expression or a statement reads, writes and calls."""
+
+    def __init__(self, node: ast.AST | None) -> None:
+        self.loads: list[str] = []
+        self.stores: set[str] = set()
+        self.effects: bool = False
+        """Whether the code may run other code than torch operations without side effects."""
+        self.changed: set[str] = set()
+        """Names of tensors that the code changes in place, as far as it is known. `effects` is true for all of them."""
+        if node is not None:
+            self.visit(node)
+
+    def include(self, other: "Read") -> None:
+        """Add what another piece of code reads, writes and calls."""
+        self.loads += other.loads
+        self.stores |= other.stores
+        self.changed |= other.changed
+        self.effects |= other.effects
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Record the name."""
+        if isinstance(node.ctx, ast.Load):
+            self.loads.append(node.id)
+        else:
+            self.stores.add(node.id)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Record whether the called function may have side effects."""
+        called = node.func
+        known = isinstance(called, ast.Attribute) and called.attr in METHODS | FUNCTIONS
+        # `self.chunk` is a module or a method of the class.
+        known = known and not is_self(called.value)  # type: ignore[attr-defined]
+        known = known or (isinstance(called, ast.Name) and called.id in FUNCTIONS) or is_norm(called)
+        self.effects |= not known
+        if isinstance(called, ast.Attribute) and called.attr.endswith("_") and not called.attr.endswith("__"):
+            self.change(called.value)
+        for keyword in node.keywords:
+            if keyword.arg == "out":
+                self.effects = True
+                self.change(keyword.value)
+        if isinstance(called, ast.Attribute) and is_self(called.value):
+            self.loads.append("self")  # `self.norm(x)` reads no tensor of `self`
+        else:
+            self.visit(called)
+        for child in (*node.args, *node.keywords):
+            self.visit(child)
+
+    def change(self, node: ast.expr) -> None:
+        """Record that the code changes the tensor `node` in place."""
+        self.changed |= set(Read(node).loads)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Record an attribute of `self`, and an assignment to an attribute."""
+        if is_self(node.value):
+            self.loads.append(f"self.{node.attr}")
+        self.effects |= not isinstance(node.ctx, ast.Load)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        """Record an assignment to an element."""
+        if not isinstance(node.ctx, ast.Load):
+            self.effects = True
+            self.change(node.value)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Record a statement such as `x += y`, which changes the tensor `x`."""
+        self.effects = True
+        if isinstance(node.target, ast.Name):
+            self.loads.append(node.target.id)
+            self.changed.add(node.target.id)
+        self.generic_visit(node)
+
+    def other(self, node: ast.AST) -> None:
+        """Treat all other nodes that may run code as side effects."""
+        self.effects = True
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        """Record a statement `del name`, which needs the variable."""
+        self.effects = True
+        self.loads += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        self.generic_visit(node)
+
+    def named(self, node: Any) -> None:
+        """Record a name that is no node: that of a pattern of `match`, or of `except ... as`."""
+        self.stores |= {name for name in (node.name if hasattr(node, "name") else node.rest,) if name}
+        self.generic_visit(node)
+
+    visit_MatchAs = visit_MatchStar = visit_MatchMapping = visit_ExceptHandler = named
+
+    def visit_alias(self, node: ast.alias) -> None:
+        """Record an imported name."""
+        self.stores.add((node.asname or node.name).partition(".")[0])
+
+    visit_Yield = visit_YieldFrom = visit_Await = visit_NamedExpr = visit_Global = visit_Nonlocal = other
+    visit_Raise = visit_Return = visit_Break = visit_Continue = visit_Assert = visit_Import = visit_ImportFrom = other
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Record a nested function. The names that it reads may be read at any time."""
+        self.effects = True
+        self.stores.add(node.name)
+        self.generic_visit(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Record a nested function."""
+        self.effects = True
+        self.generic_visit(node)
+
+
+def rebinds(statement: ast.stmt, name: str) -> bool:
+    """Whether the statement always assigns the variable `name`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    nodes = [node for target in targets for node in ([target, *getattr(target, "elts", ())])]
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+
+def is_definition(statement: ast.stmt) -> bool:
+    """Whether a statement is `name = value`."""
+    return (
+        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+    )
+
+
+def is_self(node: ast.expr) -> bool:
+    """Whether the node is the variable `self`."""
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a statement that Python evaluates exactly once: no branch of `a if b else c`, no `lambda`."""
+    yield node
+    if isinstance(node, ast.Lambda):
+        return
+    children: list[ast.AST] = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.IfExp | ast.NamedExpr):
+        children = [node.test] if isinstance(node, ast.IfExp) else [node.value]
+    elif isinstance(node, ast.BoolOp):
+        children = [node.values[0]]
+    elif isinstance(node, ast.Compare):
+        children = [node.left, node.comparators[0]]
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        children = [node.generators[0].iter]
+    for child in children:
+        yield from evaluated_once(child)
+
+
+def evaluated_before(node: ast.AST, name: str) -> list[ast.AST] | None:
+    """Return the parts of a statement that Python evaluates before it reads the variable `name`, or None without it."""
+    if isinstance(node, ast.Name):
+        return [] if node.id == name and isinstance(node.ctx, ast.Load) else None
+    before: list[ast.AST] = []
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        children = [node.value]
+    for child in children:
+        found = evaluated_before(child, name)
+        if found is not None:
+            return before + found
+        before.append(child)
+    return None
+
+
+def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return two maps from a variable to the variables that may share its memory.
+
+    In the first one, these are variables and views of them. In the second one, also results of calls, because a module
+    may return its argument.
+    """
+    made = []
+    for calls in (False, True):
+        groups: dict[str, set[str]] = {}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For) or node is tree:
+                continue
+            value = node.iter if isinstance(node, ast.For) else node.value
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {name for target in targets for name in Read(target).stores} | shared_by(value, calls)
+            group = set().union(names, *(groups.get(name, set()) for name in names))
+            groups.update(dict.fromkeys(group, group))
+        made.append(groups)
+    return made[0], made[1]
+
+
+def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
+    """Return the variables whose memory the value of an expression may share. `calls` is as for `aliases_of`."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute):
+        return {f"self.{node.attr}"} if is_self(node.value) else shared_by(node.value, calls)
+    if isinstance(node, ast.Subscript | ast.Starred | ast.NamedExpr):
+        return shared_by(node.value, calls)
+    if isinstance(node, ast.Call):
+        own = isinstance(node.func, ast.Attribute) and not is_self(node.func.value)
+        method = shared_by(node.func.value, calls) if own else set()  # type: ignore[attr-defined]
+        held = [*node.args, *(keyword.value for keyword in node.keywords)] if calls else []
+        return method.union(*(shared_by(part, calls) for part in held))
+    if isinstance(node, ast.IfExp | ast.BoolOp | ast.Tuple | ast.List):
+        return set().union(*(shared_by(part, calls) for part in ast.iter_child_nodes(node)))
+    return set()
+
+
+class Block:
+    """The statements of a block, with what each of them reads and writes."""
+
+    def __init__(self, statements: list[ast.stmt], outside: list[str], aliases: Aliases) -> None:
+        self.statements = statements
+        self.aliases = aliases
+        self.outside = outside
+        """Names that the function reads outside of this block. A name that a loop reads again is one of them."""
+        self.reads = [Read(statement) for statement in statements]
+        self.moved: dict[int, list[Read]] = {}
+        """What is read and written by statements that will stand before statement `at`."""
+
+    def update(self, at: int, statement: ast.stmt) -> None:
+        """Put another statement into the place of a statement."""
+        self.statements[at] = statement
+        self.reads[at] = Read(statement)
+        for read in self.moved.get(at, ()):
+            self.reads[at].include(read)
+
+    def move(self, first: int, last: int, statement: ast.stmt) -> None:
+        """Record that `statement` will stand before statement `last`, and not in the place of statement `first`."""
+        read = Read(statement)
+        for at in (first, last):
+            self.moved.setdefault(at, []).append(read)
+            self.reads[at].include(read)
+
+    def defined(self, name: str, at: int) -> int | None:
+        """Return the index of the last statement `name = value` before statement `at`, or None if it is not one."""
+        for index in range(at - 1, -1, -1):
+            if name in self.reads[index].stores:
+                return index if is_definition(self.statements[index]) else None
+        return None
+
+    def used_once(self, name: str, first: int, at: int) -> bool:
+        """Whether the value that statement `first` gives to `name` is read once, and only by statement `at`."""
+        if self.reads[at].loads.count(name) != 1 or not any(
+            isinstance(node, ast.Name) and node.id == name for node in evaluated_once(self.statements[at])
+        ):
+            return False
+        for index in range(first + 1, len(self.statements)):
+            if index != at and name in self.reads[index].loads:
+                return False
+            if index >= at and rebinds(self.statements[index], name):
+                return True
+        return name not in self.outside
+
+    def movable(self, value: ast.AST, first: int, last: int) -> bool:
+        """Whether `value` gives the same result before statement `first` as after statement `last`.
+
+        Both statements and those in between are looked at: none may assign a name that `value` reads. If `value` has
+        side effects, all of them must be free of side effects. Otherwise, no statement with side effects may read a
+        tensor that `value` reads, because it might change the tensor in place.
+        """
+        return self.independent(Read(value), self.reads[first : last + 1])
+
+    def independent(self, own: Read, others: list[Read]) -> bool:
+        """Whether code gives the same result before and after other code."""
+        names = set(own.loads) - {"self", "torch"}
+        near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
+        for read in others:
+            if names & read.stores:
+                return False
+            if read.effects and (own.effects or near & set(read.loads) or far & read.changed):
+                return False
+        return True
+
+    def expanded(self, name: str, at: int) -> ast.expr | None:
+        """Return the value of the variable `name` if statement `at` may compute it in the place of its definition."""
+        first = self.defined(name, at)
+        if first is None or not self.used_once(name, first, at):
+            return None
+        statement = self.statements[first]
+        assert isinstance(statement, ast.Assign)
+        before = [Read(part) for part in evaluated_before(self.statements[at], name) or ()]
+        before += self.moved.get(at, [])
+        own = Read(statement.value)
+        movable = self.independent(own, [*self.reads[first + 1 : at], *before])
+        return statement.value if movable else None
+
+
+def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
+    """Yield the blocks of a function, inner blocks first. Nested functions are left out."""
+
+    def inner(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+        for statement in statements:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for field in ("body", "orelse", "finalbody"):
+                if held := getattr(statement, field, None):
+                    yield from inner(held)
+            for handler in getattr(statement, "handlers", ()):
+                yield from inner(handler.body)
+        yield statements
+
+    aliases = aliases_of(tree)
+    for statements in list(inner(tree.body)):
+        yield Block(statements, outside_of(tree, statements), aliases)
+
+
+def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
+    """Return the names that the function reads outside of a block, or in a loop that contains the block."""
+    own = {id(node) for statement in statements for node in ast.walk(statement)}
+    again: set[int] = set()
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While):
+            inside = {id(node) for node in ast.walk(loop)}
+            if id(loop) not in own and own <= inside:
+                again |= own
+    return [
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and (id(node) not in own or id(node) in again)
+    ]
+
+
+__all__ = ["Block", "Read", "blocks", "evaluated_once", "is_norm", "shared_by"]

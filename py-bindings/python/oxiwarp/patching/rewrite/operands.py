@@ -1,0 +1,280 @@
+"""Checks the operands of a chain at run time: whether a kernel computes the chain with the bits of the original code.
+
+The functions return a reason as a `str` if no kernel runs. In eager mode, the operators themselves reject shapes and
+strides that they do not support. Under torch.compile, which does not trace `except`, `misplaced` checks them first.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from ... import ops
+from ...ops._register import FLOATS, PLAIN, is_eps
+from ..class_swap import RECIPE, base_of
+from ..fusions.core.modules import has_hooks, hooks_everywhere, is_exactly
+from ..norms.forward import NormRecipe
+from ..norms.recognise import DEFAULT_EPS, is_candidate
+
+FLOAT = torch.float32
+ACTIVATIONS = {
+    "transformers.activations.SiLUActivation": "silu_and_mul",
+    "transformers.activations.GELUActivation": "gelu_and_mul",
+    "transformers.activations.GELUTanh": "gelu_tanh_and_mul",
+    "diffusers.models.activations.FP32SiLU": "silu_and_mul",
+}
+"""Activations of Hugging Face libraries, with the operator of `activation(gate) * up`."""
+DTYPES = "the operands differ in dtype"
+
+compiling = torch.compiler.is_compiling
+
+
+class Norm(NamedTuple):
+    """The kind and the parameters of a norm."""
+
+    kind: str
+    """"layer_norm" or "rms_norm"."""
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    offset: float = 0.0
+    """Number that is added to the weight of an RMSNorm."""
+    rounding: str = "once"
+    """Rounding of an RMSNorm, as `add_rms_norm` takes it."""
+
+
+def unusable(x: Any, cpu_kernels: bool) -> str | None:
+    """Return the reason why no kernel runs for the tensor `x`, or None."""
+    if type(x) not in PLAIN:
+        return f"an operand is a {type(x).__name__}"
+    if x.dtype not in FLOATS:
+        return f"an operand is {x.dtype}"
+    if not (x.is_cuda or (cpu_kernels and x.is_cpu)):
+        return "an operand is not on a GPU"
+    if forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
+        return "forward-mode AD or torch.jit.trace is active"
+    if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
+        return "autocast is active"
+    # torch's result for a tensor with permuted dimensions would have permuted dimensions too. The kernel's
+    # result is contiguous. Tokens whose columns are not contiguous, such as those of a patch convolution, are
+    # copied first.
+    if not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
+        return "the tensor is transposed"
+    return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
+
+
+def is_permuted(x: Tensor) -> bool:
+    """Whether the order of the dimensions in memory differs from their order in the shape."""
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
+    return any(a < b for a, b in zip(strides, strides[1:], strict=False))
+
+
+def is_like(y: Any, x: Tensor) -> bool:
+    """Whether `y` is a plain tensor with the shape, dtype and device of `x`, and with dimensions in order."""
+    same = type(y) in PLAIN and y.shape == x.shape and y.dtype == x.dtype and y.device == x.device
+    return same and (y.is_contiguous() or y.stride(-1) != 1 or not is_permuted(y))
+
+
+def misplaced(x: Tensor, *modulations: Any) -> str | None:
+    """Return the reason why a modulation (a gate, scale or shift) does not fit the rows `x`, or None.
+
+    In eager mode, only check the type and the last dimension: the operators check the rest.
+    """
+    for operand in modulations:
+        if operand is None:
+            continue
+        if type(operand) not in PLAIN:
+            return f"a modulation is a {type(operand).__name__}"
+        if operand.shape[-1:] != x.shape[-1:]:
+            return f"a modulation has shape {list(operand.shape)}"
+        if compiling() and not broadcasts(operand, x):
+            return "a modulation does not broadcast to the rows"
+    return None
+
+
+def broadcasts(operand: Tensor, x: Tensor) -> bool:
+    """Whether the operators accept the shape of a gate, scale or shift for the rows `x`."""
+    if operand.dim() == 0 or operand.dim() > x.dim() or operand.device != x.device or operand.stride(-1) != 1:
+        return False
+    shape = (1,) * (x.dim() - operand.dim()) + tuple(operand.shape)
+    if shape[-1] != x.shape[-1] or any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
+        return False
+    shared = [own == 1 and size != 1 for own, size in zip(shape[:-1], x.shape[:-1], strict=True)]
+    return sum(a != b for a, b in zip(shared, shared[1:], strict=False)) <= 1
+
+
+def dtype_of(target: Any) -> Any:
+    """Return the dtype to which a result is cast. `target` is a tensor, a dtype, or None if there is no cast."""
+    return target.dtype if isinstance(target, Tensor) else target
+
+
+def branch_and_gate(
+    x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], target: Any, cpu_kernels: bool
+) -> tuple[Tensor, Tensor] | str:
+    """Return the branch and the gate of `x + a * b`, as `gated_residual` takes them, or a reason.
+
+    `wide` says which of `x`, `a` and `b` the original code casts to float32.
+    """
+    if why := unusable(x, cpu_kernels):
+        return why
+    wide_x, wide_y, wide_gate = wide
+    y, gate = a, b
+    if not is_like(y, x):
+        y, gate, wide_y, wide_gate = b, a, wide_gate, wide_y
+        if not is_like(y, x):
+            return "no factor has the shape and dtype of the residual"
+    if why := misplaced(x, gate):
+        return why
+    result = dtype_of(target)
+    if x.dtype == FLOAT:
+        return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
+    if gate.dtype == FLOAT:  # the product and the sum are float32
+        return (y, gate) if result == x.dtype else DTYPES
+    if gate.dtype != x.dtype or result not in (None, x.dtype):
+        return DTYPES
+    if result is None and (wide_x or wide_y or wide_gate):
+        return "the result is float32"
+    return y, gate.float() if wide_y or wide_gate else gate
+
+
+def modulated(
+    norm: Any, x: Any, scale: Any, shift: Any, wide: bool, inner: bool, target: Any, cpu_kernels: bool
+) -> Norm | str:
+    """Return the norm of `norm(x) * (1 + scale) + shift`, or a reason.
+
+    `wide` says whether the original code casts `x` to float32, and `inner` whether it casts the norm's result back to
+    `target`. Otherwise it casts the whole result to `target`.
+    """
+    if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
+        return why
+    result, dtype = dtype_of(target), scale.dtype
+    if shift is not None and shift.dtype != dtype:
+        return DTYPES
+    once = wide and not inner and x.dtype != FLOAT  # computed in float32, rounded once
+    if once:
+        return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
+    # The norm's result is rounded, and the operations after it round too.
+    return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
+
+
+def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
+    """Return scale and shift as `ada_norm` takes them.
+
+    If the norm is not rounded to the dtype of `x`, they are float32. The original code rounds `1 + scale` to the dtype
+    of `scale`. The difference between this number and 1 is exact in float32.
+    """
+    if wide and not inner and x.dtype != FLOAT and scale.dtype != FLOAT:
+        return (1 + scale).float() - 1, None if shift is None else shift.float()
+    return scale, shift
+
+
+def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm | str:
+    """Return the parameters of a norm, or the reason why no kernel computes it.
+
+    `wide` says whether the norm's input is cast to float32, so that its result is not rounded to the dtype of `x`.
+    `modulated` says whether `ada_norm` computes the norm. `add_rms_norm` computes more kinds of RMSNorms.
+    """
+    if not isinstance(module, nn.Module):
+        return "the norm is not a module"
+    if hooks_everywhere() or has_hooks(module):
+        return "the norm has hooks"
+    dtype = FLOAT if wide else x.dtype
+    parameters = module._parameters
+    weight, bias = parameters.get("weight"), parameters.get("bias")
+    for parameter in (weight, bias):
+        if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
+            return "the norm's parameters are not plain tensors on the device"
+    recipe = module.__dict__.get(RECIPE)
+    if type(recipe) is NormRecipe:
+        return rms_norm_of(module, recipe, weight, x, dtype, modulated)
+    casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
+    if not casts and not is_exactly(module, nn.LayerNorm):
+        return f"{base_of(module).__name__} is no known norm"
+    dtypes = (dtype, x.dtype) if casts else (dtype,)
+    if any(parameter is not None and parameter.dtype not in dtypes for parameter in (weight, bias)):
+        return "the norm's parameters have another dtype"
+    known: Any = module
+    if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
+        return "the norm has another width"
+    return Norm("layer_norm", weight, bias, known.eps)
+
+
+def unknown_norm(module: Any) -> str | None:
+    """Return the reason why no kernel computes a norm, as far as its class shows, or None."""
+    known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
+    return None if known else f"{base_of(module).__name__} is no known norm"
+
+
+def rms_norm_of(
+    module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
+) -> Norm | str:
+    """Return the parameters of an RMSNorm that `patch` recognised, or a reason. `dtype` is the dtype of its input."""
+    formula = recipe.formulas.get((dtype, None if weight is None else weight.dtype))
+    eps = module.__dict__.get(recipe.eps_name)
+    eps = DEFAULT_EPS if eps is None else eps
+    if formula is None or module._parameters.get("bias") is not None or not is_eps(eps):
+        return "the RMSNorm has another formula"
+    weight = weight if formula.uses_weight else None
+    early = formula.round_before_weight and weight is not None and dtype != FLOAT
+    if modulated and weight is not None:
+        # `ada_norm` rounds to the dtype of x before it applies the weight. The probe's formula must do this.
+        as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
+        if formula.weight_offset or not as_ada_norm:
+            return "the RMSNorm applies its weight in another way than ada_norm"
+    return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
+
+
+def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
+    """Return the parameters of a norm without modulation, or a reason. `wide` and `target` are as for `modulated`."""
+    result = dtype_of(target)
+    if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
+        return DTYPES
+    return norm_of(module, x, wide, modulated=False)
+
+
+def activation_of(act: Any, approximate: str) -> Any:
+    """Return the operator of `act(gate) * up`, or a reason. `approximate` is the argument of `F.gelu`, or ""."""
+    if not isinstance(act, nn.Module):
+        if act is F.silu and not approximate:
+            return ops.silu_and_mul
+        kinds = {"": ops.gelu_and_mul, "none": ops.gelu_and_mul, "tanh": ops.gelu_tanh_and_mul}
+        return kinds.get(approximate, DTYPES) if act is F.gelu else "the activation has no kernel"
+    if approximate or hooks_everywhere() or has_hooks(act):
+        return "the activation has hooks"
+    if is_exactly(act, nn.SiLU):
+        return ops.silu_and_mul
+    if is_exactly(act, nn.GELU):
+        return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
+    cls = base_of(act)
+    kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
+    # With `use_gelu_python`, the activation is a method of the module, which rounds in another way.
+    python = hasattr(act.__dict__.get("act"), "__self__")
+    return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
+
+
+def not_halves(gate: Tensor, up: Any) -> str | None:
+    """Return the reason why the kernel of a gated activation cannot read both tensors, or None."""
+    if not is_like(up, gate):
+        return "the factors differ in shape or dtype"
+    if gate.is_contiguous() and up.is_contiguous():
+        return None
+    if gate.stride() != up.stride() or gate.stride(-1) != 1 or gate.dim() > 3:
+        return "the factors are not two halves"
+    return None
+
+
+__all__ = [
+    "Norm",
+    "activation_of",
+    "branch_and_gate",
+    "dtype_of",
+    "is_like",
+    "modulated",
+    "modulation",
+    "not_halves",
+    "unknown_norm",
+    "unmodulated",
+    "unusable",
+]

@@ -1,0 +1,438 @@
+"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 + scale)`."""
+
+import ast
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from ..._cache import cache_weakly
+from .flow import Block, Read, is_norm, shared_by
+from .method import PREFIX, Unreadable, check_source, tree_of
+
+GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
+ACTIVATION = "gated_activation"
+MOST_PARAMETERS = 4
+"""Functions with more parameters are no formulas."""
+ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
+"""Parts of the names of activations."""
+FLOAT32 = ("torch.float32", "torch.float")
+
+
+@dataclass
+class Chain:
+    """An expression that one kernel may compute."""
+
+    op: str
+    """Name of the function in `calls.py` that computes the expression at run time."""
+    node: ast.expr
+    """The expression."""
+    operands: dict[str, ast.expr]
+    """The parts of the expression that are computed before the kernel runs, by the name of the function's argument."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Constant arguments."""
+    inlined: dict[int, ast.expr] = field(default_factory=dict)
+    """Nodes of the expression that stand for another expression, by their `id`: variables, and `(1 + scale)[i]`."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The names of the variables among these nodes."""
+    functions: dict[int, str] = field(default_factory=dict)
+    """The names of the functions that the expression calls and whose source is part of it, by the `id` of the call."""
+
+    @property
+    def line(self) -> int:
+        """The line in which the expression starts."""
+        return self.node.lineno
+
+    def own(self) -> ast.Lambda:
+        """Return the expression as a function of the operands."""
+        own = Own(self)
+        body = own.visit(self.node)
+        return function_of(list(self.operands), body, own.renamed)
+
+    def keeps_order(self) -> bool:
+        """Whether no operand may change another operand, which the expression casts or normalises before."""
+        operands = list(self.operands.values())
+        reads = [Read(operand) for operand in operands]
+        wide = self.options.get("wide", ())
+        if self.op in (GATED, SUM) and not any(wide):
+            return True
+        values = [shared_by(operand, calls=False) - {"self"} for operand in operands]
+        return not any(
+            read.effects and set(read.loads) & value
+            for at, read in enumerate(reads)
+            for index, value in enumerate(values)
+            if index != at
+        )
+
+    def used(self) -> set[str]:
+        """Return the names of the variables whose values are part of the expression."""
+        own = Own(self)
+        own.visit(self.node)
+        return own.used
+
+    def called(self) -> set[str]:
+        """Return the names of the functions whose source is part of the expression."""
+        own = Own(self)
+        own.visit(self.node)
+        return own.called
+
+    def in_order(self) -> list[tuple[str, ast.expr]]:
+        """Return the operands in the order in which the expression computes them."""
+        at = {id(node): index for index, node in enumerate(walk(self))}
+        return sorted(self.operands.items(), key=lambda item: at.get(id(item[1]), len(at)))
+
+
+def walk(chain: Chain) -> Iterator[ast.AST]:
+    """Yield the nodes of the chain's expression in the order in which Python computes them."""
+    ends = {id(node) for node in chain.operands.values()}
+
+    def visit(node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        if id(node) in ends:
+            return
+        if id(node) in chain.inlined and id(node) not in chain.functions:
+            yield from visit(chain.inlined[id(node)])
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child)
+
+    return visit(chain.node)
+
+
+class Own(ast.NodeTransformer):
+    """Copies an expression, with the operands as parameters and with the values of inlined variables."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.parameters = {id(node): name for name, node in chain.operands.items()}
+        self.used: set[str] = set()
+        self.called: set[str] = set()
+        self.renamed: set[str] = set()
+        """Variables of the method that have the name of a parameter. In the function, their names have a prefix."""
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return the copy of a node."""
+        if name := self.parameters.get(id(node)):
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
+        if name := self.chain.functions.get(id(node)):
+            self.called.add(name)  # the original expression calls the function
+        elif id(node) in self.chain.inlined:
+            if name := self.chain.names.get(id(node)):
+                self.used.add(name)
+            return self.visit(self.chain.inlined[id(node)])
+        if isinstance(node, ast.Name) and node.id in self.chain.operands:
+            self.renamed.add(node.id)
+            return ast.copy_location(ast.Name(PREFIX + node.id, node.ctx), node)
+        return self.generic_visit(copy.copy(node))
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Replace the fields of a copied node by copies."""
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                setattr(node, name, [self.visit(item) if isinstance(item, ast.AST) else item for item in value])
+            elif isinstance(value, ast.AST):
+                setattr(node, name, self.visit(value))
+        return node
+
+
+class Finder:
+    """Looks for chains in the statement `at` of a block."""
+
+    def __init__(self, block: Block, at: int, space: Mapping[str, Any]) -> None:
+        self.block, self.at, self.space = block, at, space
+        self.start()
+
+    def start(self) -> None:
+        """Forget the variables and functions that were looked at."""
+        self.inlined: dict[int, ast.expr] = {}
+        self.names: dict[int, str] = {}
+        self.functions: dict[int, str] = {}
+
+    def see(self, node: ast.expr) -> ast.expr:
+        """Return the value of a variable if it may be computed here, or the formula of a function that is called.
+
+        Return any other node unchanged.
+        """
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if id(node) not in self.inlined:
+                formula = formula_of(node, self.space.get(node.func.id), self.space)
+                if formula is None:
+                    return node
+                self.inlined[id(node)], self.functions[id(node)] = formula, node.func.id
+            return self.inlined[id(node)]
+        if not isinstance(node, ast.Name):
+            return node
+        if id(node) not in self.inlined:
+            value = self.block.expanded(node.id, self.at)
+            if value is None:
+                return node
+            self.inlined[id(node)], self.names[id(node)] = value, node.id
+        return self.inlined[id(node)]
+
+    def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
+        """Return a chain. An operand that is None is left out."""
+        given = {name: operand for name, operand in operands.items() if operand is not None}
+        return Chain(op, node, given, options, dict(self.inlined), dict(self.names), dict(self.functions))
+
+    def find(self, node: ast.expr, *patterns: str) -> Chain | None:
+        """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
+        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, ACTIVATION)):
+            self.start()
+            found = pattern(node)
+            if found and found.keeps_order():
+                return found
+        return None
+
+    def gated_residual(self, node: ast.expr) -> Chain | None:
+        """Match `x + gate * y`, also with casts of `x` and `y` to float32 and of the sum back to the dtype of `x`."""
+        total, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
+        if target is not None:
+            total = self.see(total)
+        if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
+            return None
+        for residual, branch in ((total.left, total.right), (total.right, total.left)):
+            product, of_branch = without_float(self.see(branch))
+            product = self.see(product)
+            x, wide_x = without_float(residual)
+            if not is_product(product) or of_branch or is_product(self.see(x)) or not is_value(x):
+                continue
+            assert isinstance(product, ast.BinOp)
+            factors = product.left, product.right
+            if any(is_number(self.see(factor)) or is_share(self.see(factor)) for factor in factors):
+                continue
+            (a, wide_a), (b, wide_b) = (without_float(factor) for factor in factors)
+            if not (is_value(a) and is_value(b)):
+                continue
+            operands = {"x": x, "a": a, "b": b, "target": target}
+            return self.chain("gated_residual", node, operands, wide=(wide_x, wide_a, wide_b))
+        return None
+
+    def plain_sum(self, node: ast.expr) -> Chain | None:
+        """Match `x + y`."""
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            return None
+        if not all(is_value(part) and not is_number(part) for part in (node.left, node.right)):
+            return None
+        return self.chain("plain_sum", node, {"x": node.left, "y": node.right})
+
+    def plain_norm(self, node: ast.expr) -> Chain | None:
+        """Match `norm(x)`, also with a cast of `x` to float32 and of the result back to the dtype of `x`."""
+        call, target = without_cast(node)
+        if target is not None:
+            call = self.see(call)
+        if not is_norm_call(call):
+            return None
+        assert isinstance(call, ast.Call)
+        x, wide = without_float(call.args[0])
+        return self.chain("plain_norm", node, {"norm": call.func, "x": x, "target": target}, wide=wide)
+
+    def modulated_norm(self, node: ast.expr) -> Chain | None:
+        """Match `norm(x) * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
+        result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
+        if target is not None:
+            result = self.see(result)
+        if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
+            for product, shift in ((result.left, result.right), (result.right, result.left)):
+                if is_value(shift) and (found := self.modulated(node, product, shift, target)):
+                    return found
+            return None
+        return self.modulated(node, result, None, target)
+
+    def modulated(
+        self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
+    ) -> Chain | None:
+        """Match `norm(x) * (1 + scale)`, the part of the expression before the shift."""
+        product = self.see(product)
+        if not is_product(product):
+            return None
+        assert isinstance(product, ast.BinOp)
+        for normed, factor in ((product.left, product.right), (product.right, product.left)):
+            scale = self.scale_of(factor)
+            if scale is None:
+                continue
+            call, cast = without_cast(self.see(normed))
+            call = self.see(call)
+            if not is_norm_call(call) or (cast is not None and target is not None):
+                continue
+            assert isinstance(call, ast.Call)
+            x, wide = without_float(call.args[0])
+            operands = {"norm": call.func, "x": x, "scale": scale, "shift": shift, "target": target or cast}
+            return self.chain("modulated_norm", node, operands, wide=wide, inner=cast is not None)
+        return None
+
+    def gated_activation(self, node: ast.expr) -> Chain | None:
+        """Match `activation(gate) * up`."""
+        if not is_product(node):
+            return None
+        assert isinstance(node, ast.BinOp)
+        for first, up in ((node.left, node.right), (node.right, node.left)):
+            call = self.see(first)
+            if not isinstance(call, ast.Call) or len(call.args) != 1 or not is_value(up) or is_number(up):
+                continue
+            options = {keyword.arg: keyword.value for keyword in call.keywords}
+            approximate = options.pop("approximate", ast.Constant(""))
+            if options or not isinstance(approximate, ast.Constant) or not is_activation(call.func):
+                continue
+            operands: dict[str, ast.expr | None] = {"act": call.func, "gate": call.args[0], "up": up}
+            return self.chain(ACTIVATION, node, operands, approximate=approximate.value)
+        return None
+
+    def scale_of(self, factor: ast.expr) -> ast.expr | None:
+        """Return `scale` for `1 + scale` and `scale + 1`, and `scale[i]` for `(1 + scale)[i]`."""
+        factor = self.see(factor)
+        if isinstance(factor, ast.Subscript):
+            inner = self.scale_of(factor.value)
+            if inner is None:
+                return None
+            scale = ast.copy_location(ast.Subscript(inner, factor.slice, factor.ctx), factor)
+            total = ast.BinOp(ast.copy_location(ast.Constant(1), factor), ast.Add(), scale)
+            self.inlined[id(factor)] = ast.copy_location(total, factor)
+            return scale
+        if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Add):
+            for one, other in ((factor.left, factor.right), (factor.right, factor.left)):
+                if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
+                    return other
+        return None
+
+
+def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
+    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
+
+    `space` has the global variables of the code that calls the function.
+    """
+    formula = formula_in(function) if isinstance(function, FunctionType) else None
+    if formula is None:
+        return None
+    names, value = formula
+    given = dict(zip(names, call.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in call.keywords}
+    if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
+        return None
+    loads = Read(value).loads
+    if any(loads.count(name) != 1 or isinstance(given[name], ast.Starred) for name in names):
+        return None
+    if "torch" in loads and space.get("torch") is not function.__globals__.get("torch"):
+        return None
+    if sum(Read(argument).effects for argument in given.values()) > 1:  # the formula may read them in another order
+        return None
+    return Filled(given).visit(copy.deepcopy(value))
+
+
+@cache_weakly
+def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
+    """Return the parameters and the formula of a function, or None if it computes something else.
+
+    Such a function has one statement, `return`. It reads only its parameters and `torch`.
+    """
+    if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
+        return None
+    try:
+        tree = tree_of(function)
+    except Unreadable:
+        return None
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    arguments = tree.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or len(body) != 1:
+        return None
+    names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
+    value = body[0].value if isinstance(body[0], ast.Return) else None
+    read = Read(value)
+    if value is None or read.effects or set(read.loads) - {*names, "torch"}:
+        return None
+    try:
+        check_source(function)
+    except Unreadable:
+        return None
+    return names, value
+
+
+class Filled(ast.NodeTransformer):
+    """Puts arguments into the place of parameters."""
+
+    def __init__(self, given: Mapping[str, ast.expr]) -> None:
+        self.given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Return the argument for a parameter."""
+        return self.given.get(node.id, node)
+
+
+def is_activation(function: ast.expr) -> bool:
+    """Whether a called function or module is an activation, according to its name."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return any(part in name.lower() for part in ACTIVATIONS)
+
+
+def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
+    """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
+    arguments = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(name) for name in (*names, *(PREFIX + name for name in sorted(renamed)))],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[ast.Name(name, ast.Load()) for name in sorted(renamed)],
+    )
+    return ast.Lambda(arguments, body)
+
+
+def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
+    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its dtype."""
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
+    ):
+        return node, None
+    argument = node.args[0] if node.args else node.keywords[0].value
+    if node.func.attr == "type_as" and node.args:
+        return node.func.value, argument
+    by_name = not node.keywords or node.keywords[0].arg == "dtype"
+    is_dtype = "dtype" in ast.unparse(argument) and ast.unparse(argument) not in FLOAT32
+    if node.func.attr == "to" and by_name and is_dtype:
+        return node.func.value, argument
+    return node, None
+
+
+def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
+    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. Return another node and False."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "dtype")]
+        if node.func.attr == "float" and not node.args and not node.keywords:
+            return node.func.value, True
+        if node.func.attr == "to" and len(values) == len(node.args) + len(node.keywords) == 1:
+            return (node.func.value, True) if ast.unparse(values[0]) in FLOAT32 else (node, False)
+    return node, False
+
+
+def is_product(node: ast.expr) -> bool:
+    """Whether the node is a product."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+
+
+def is_number(node: ast.expr) -> bool:
+    """Whether the node is a number, or a calculation with numbers only."""
+    return all(
+        isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop) for part in ast.walk(node)
+    )
+
+
+def is_share(node: ast.expr) -> bool:
+    """Whether the node is `1 - weight` or `1 + scale`: a blend of two tensors or a modulation, not a gate."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add | ast.Sub)
+        and any(isinstance(part, ast.Constant) for part in (node.left, node.right))
+    )
+
+
+def is_value(node: ast.expr) -> bool:
+    """Whether the node may be a tensor: not a constant, a container or a comparison."""
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp)
+
+
+def is_norm_call(node: ast.expr) -> bool:
+    """Whether the node calls an attribute of `self`, or a variable, with one argument. Its name contains "norm"."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+        return False
+    return is_norm(node.func)
+
+
+__all__ = ["ACTIVATION", "GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of", "walk"]

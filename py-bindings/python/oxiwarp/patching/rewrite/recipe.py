@@ -1,0 +1,154 @@
+"""Defines the recipe (the options of `patch`) of an object whose method is rewritten, and creates that method."""
+
+import ast
+import difflib
+import functools
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any, ClassVar
+
+import torch
+
+from ..._cache import cache_weakly
+from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
+from ..inductor import is_decoders, is_few
+from ..sites import SITES, Site
+from .calls import FUNCTIONS, Options, calls
+from .method import Unreadable, tree_of, undecorated
+from .operands import activation_of, unknown_norm
+from .rewriter import Found, Rewriting, Rewritten
+
+compiling = torch.compiler.is_compiling
+
+
+@dataclass(frozen=True)
+class RewrittenRecipe:
+    """The options of `patch` for an object whose method is rewritten from its source."""
+
+    method: str
+    """Name of the method, "forward" or "__call__"."""
+    mode: str
+    cpu_kernels: bool = False
+    remark: str = ""
+    """Why the class's fusion (a method that was written for it) does not apply, for the report."""
+
+    classes: ClassVar[tuple[type, ...]] = ()
+
+    def methods(self, base: Any) -> dict[str, Any]:
+        """Return the rewritten method of a subclass of `base`, under its name."""
+        own = getattr(base, self.method)
+        rewritten = rewritten_from(own)
+        assert isinstance(rewritten, Rewritten)
+        sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
+        new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels), sites))
+
+        decodes = is_decoders(base)
+
+        @functools.wraps(own)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
+            return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
+
+        return {self.method: run, SITES: sites}
+
+    def outcome(self, x: Any) -> dict[str, str]:
+        """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
+        ops = dict.fromkeys(op for chain in possible(x, self.method) for op in chain.ops)
+        exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
+        exactness = exactness if self.mode == "exact" else "one rounding"
+        return {"op": ", ".join(ops), "exactness": exactness, "reason": self.remark}
+
+
+def recipe_for(x: Any, mode: str, cpu_kernels: bool, remark: str) -> RewrittenRecipe | None:
+    """Return the recipe that rewrites the method of `x`, or None if its class has no method with chains.
+
+    Raise `Unsuitable` with the reason if the method cannot be rewritten, or if no kernel computes a chain of it.
+    """
+    method = method_of(base_of(x))
+    if method is None:
+        return None
+    chains = found_in(getattr(base_of(x), method))
+    if isinstance(chains, str):
+        raise Unsuitable(chains)
+    if not possible(x, method):
+        raise Unsuitable("; ".join(dict.fromkeys(impossible(x, chain) or "" for chain in chains)))
+    return RewrittenRecipe(method, mode, cpu_kernels, remark)
+
+
+def possible(x: Any, method: str) -> list[Found]:
+    """Return the chains of the method of `x` for which there is a kernel, as far as its norms and activations show.
+
+    The chain of an activation names the operator of this activation only.
+    """
+    chains = [chain for chain in found_in(getattr(base_of(x), method)) if isinstance(chain, Found)]
+    made = [chain for chain in chains if impossible(x, chain) is None]
+    return [replace(chain, ops=(activation(x, chain).__name__,)) if chain.act else chain for chain in made]
+
+
+def impossible(x: Any, chain: Found) -> str | None:
+    """Return the reason why no kernel computes a chain, or None."""
+    if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
+        return why
+    op = activation(x, chain) if chain.act else None
+    return op if isinstance(op, str) else None
+
+
+def activation(x: Any, chain: Found) -> Any:
+    """Return the operator for the activation of a chain, or the reason why there is none."""
+    return activation_of(getattr(x, chain.act, None), "")
+
+
+def found_in(own: FunctionType) -> tuple[Found, ...] | str:
+    """Return the chains of a method, or the reason why it cannot be rewritten. A method without chains gives ()."""
+    rewritten = rewritten_from(own)
+    return rewritten if isinstance(rewritten, str) else tuple(rewritten.chains)
+
+
+@cache_weakly
+def rewritten_from(own: FunctionType) -> Rewritten | str:
+    """Return the rewritten method, or the reason why it cannot be rewritten."""
+    try:
+        rewritten = Rewriting(own).run()
+        if rewritten.chains:
+            rewritten.bind(own, dict.fromkeys(FUNCTIONS))
+    except Unreadable as why:
+        return str(why)
+    return rewritten
+
+
+def method_of(cls: type) -> str | None:
+    """Return the name of the method of `cls` that has chains, or None."""
+    name = "forward" if hasattr(cls, "forward") else "__call__"
+    own = getattr(cls, name, None)
+    # A tool may have derived the class, as FSDP2 does. So this looks at the module of the method.
+    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp"):
+        return None
+    return name if found_in(own) else None
+
+
+def patched_source(x: Any) -> str:
+    """Return the change that `patch` made to the source of an object's method, as a unified diff.
+
+    Args:
+        x: a module or an attention processor that `patch` replaced.
+
+    Returns:
+        str, the diff between the original method and the rewritten method. Comments and layout are left out. "" if the
+        object is not patched, or if its method was not made from its source.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> oxiwarp.patched_source(torch.nn.Linear(2, 2))
+        ''
+    """
+    recipe = recipe_of(x)
+    if not isinstance(recipe, RewrittenRecipe):
+        return ""
+    own = getattr(base_of(x), recipe.method)
+    before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]
+    return "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "original", "patched", lineterm=""))
+
+
+__all__ = ["RewrittenRecipe", "found_in", "method_of", "patched_source", "recipe_for"]

@@ -1,0 +1,313 @@
+"""Rewrites a method: its chains become calls of functions that run one kernel, or else the original expression."""
+
+import ast
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from .flow import Block, Read, blocks, evaluated_once
+from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
+from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
+
+SUM_AND_NORM = "sum_and_norm"
+KERNELS = {
+    (GATED,): ("gated_residual",),
+    (MODULATED,): ("ada_norm",),
+    (ACTIVATION,): ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"),
+    (GATED, MODULATED): ("gated_residual_ada_norm",),
+    (SUM, MODULATED): ("gated_residual_ada_norm",),
+    (GATED, NORM): ("gated_residual_ada_norm",),
+    (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
+}
+"""The operators that compute a chain, or a sum and the norm after it."""
+
+
+@dataclass
+class Found:
+    """A chain of a method, for the report."""
+
+    ops: tuple[str, ...]
+    """The operators, one of which may compute the chain."""
+    line: int
+    source: str
+    """The original expression."""
+    functions: dict[str, Any]
+    """The functions whose source is part of the expression, by name."""
+    norm: str = ""
+    """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
+    act: str = ""
+    """Attribute of `self` that is the activation, or ""."""
+
+
+@dataclass
+class Rewritten:
+    """A method with its chains as calls of the functions in `calls.py`."""
+
+    tree: ast.FunctionDef
+    chains: list[Found]
+
+    def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
+        """Return the method whose original is `own`.
+
+        `calls` has the function of each operator, which the method calls for its chains.
+        """
+        names = {f"{PREFIX}{op}": call for op, call in calls.items()}
+        return decorated(own, compiled(undecorated(own), copy.deepcopy(self.tree), names))
+
+    @property
+    def source(self) -> str:
+        """The rewritten source."""
+        return ast.unparse(self.tree)
+
+
+@dataclass
+class Pair:
+    """A sum and the norm of this sum, which one kernel may compute."""
+
+    total: Chain
+    norm: Chain
+    variable: str
+    """Name of the variable with the sum."""
+    last: int
+    """Index of the statement with the norm."""
+    early: bool
+    """Whether the kernel runs in the place of the sum. Otherwise it runs before the statement with the norm."""
+
+
+class Nested(ast.NodeTransformer):
+    """Replaces the chains in a statement, inner chains too. Leaves nested functions and inner statements alone."""
+
+    def __init__(self, rewriting: "Rewriting", block: Block, at: int) -> None:
+        self.rewriting, self.block, self.at = rewriting, block, at
+        self.absorbed: set[str] = set()
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return the replacement of a node."""
+        if isinstance(node, ast.Lambda) or (isinstance(node, ast.stmt) and not is_simple(node)):
+            return node
+        if isinstance(node, ast.expr) and (temporary := self.rewriting.computed.get(id(node))):
+            return ast.copy_location(ast.Name(temporary, ast.Load()), node)
+        if isinstance(node, ast.expr) and (chain := self.chain(node)):
+            self.absorbed |= chain.used()
+            return self.rewriting.call(chain, self)
+        return self.generic_visit(node)
+
+    def chain(self, node: ast.expr) -> Chain | None:
+        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
+        found = Finder(self.block, self.at, self.rewriting.space).find(node)
+        if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
+            return None
+        return found
+
+
+class Rewriting:
+    """Rewrites one method."""
+
+    def __init__(self, own: FunctionType) -> None:
+        self.own = undecorated(own)
+        self.tree = tree_of(self.own)
+        self.space = self.own.__globals__
+        self.found: list[Found] = []
+        self.computed: dict[int, str] = {}
+        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
+
+    def run(self) -> Rewritten:
+        """Rewrite the method."""
+        for block in list(blocks(self.tree)):
+            self.rewrite(block)
+        if self.found:
+            check_source(self.own)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found)
+
+    def rewrite(self, block: Block) -> None:
+        """Replace the chains of a block, statement by statement."""
+        pending: dict[int, list[ast.stmt]] = {}
+        for at in range(len(block.statements)):
+            pair = self.pair(block, at)
+            if pair is None:
+                nested = Nested(self, block, at)
+                changed = nested.visit(block.statements[at])
+                self.put(block, at, changed, nested.absorbed)
+                continue
+            statement, absorbed = self.both(block, at, pair)
+            if pair.early:
+                self.put(block, at, statement, absorbed)
+            else:
+                pending.setdefault(pair.last, []).append(statement)
+                self.put(block, at, ast.copy_location(ast.Pass(), statement), absorbed)
+                block.move(at, pair.last, statement)
+        for at, statements in sorted(pending.items(), reverse=True):
+            block.statements[at:at] = statements
+
+    def put(self, block: Block, at: int, statement: ast.stmt, absorbed: set[str]) -> None:
+        """Put a statement into the place of another one, and remove the definitions that it contains now."""
+        removed = [block.defined(name, at) for name in absorbed]
+        block.update(at, statement)
+        for index in removed:
+            assert index is not None
+            block.update(index, ast.copy_location(ast.Pass(), statement))
+
+    def call(self, chain: Chain, nested: Nested) -> ast.expr:
+        """Return the call that replaces a chain."""
+        at = self.add(chain)
+        own = chain.own()
+        operands = [ast.keyword(name, nested.visit(node)) for name, node in chain.in_order()]
+        return called(chain.op, [self.changed(at), own, *constants(chain)], operands, chain.node)
+
+    def changed(self, at: int) -> ast.expr:
+        """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
+        functions = [ast.Name(name, ast.Load()) for name in self.found[at].functions]
+        return ast.Tuple([ast.Constant(at), *functions], ast.Load()) if functions else ast.Constant(at)
+
+    def pair(self, block: Block, at: int) -> Pair | None:
+        """Return the pair whose sum is the value of statement `at`, or None."""
+        statement = block.statements[at]
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        target = statement.targets[0]
+        total = Finder(block, at, self.space).find(statement.value, GATED, SUM)
+        if total is None or not isinstance(target, ast.Name):
+            return None
+        for pattern in (MODULATED, NORM):
+            for last in range(at + 1, len(block.statements)):
+                for norm in norms_in(block, last, pattern, target.id, self.space):
+                    if block.defined(target.id, last) == at and (found := placed(block, at, last, total, norm)):
+                        return found
+                if target.id in block.reads[last].stores:
+                    break
+        return None
+
+    def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, set[str]]:
+        """Return the statement that computes a pair. Also return the variables whose values it contains.
+
+        The variables that the norm contains are removed here.
+        """
+        total, norm, variable = pair.total, pair.norm, pair.variable
+        index = self.add(total, norm)
+        temporary = f"{PREFIX}normed_{index}"
+        self.computed[id(norm.node)] = temporary
+        owns = [total.own(), norm.own()]
+        nested, later = Nested(self, block, at), Nested(self, block, pair.last)
+        operands = [ast.keyword(name, nested.visit(node)) for name, node in total.in_order()]
+        for name, node in norm.in_order():
+            if not reads_sum(node, variable):
+                operands.append(ast.keyword(f"norm_{name}", later.visit(node)))
+        casts_to_sum = "target" in norm.operands and reads_sum(norm.operands["target"], variable)
+        options: list[ast.expr] = [*constants(total), *constants(norm), ast.Constant(casts_to_sum)]
+        call = called(SUM_AND_NORM, [self.changed(index), *owns, *options], operands, total.node)
+        names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in (variable, temporary)]
+        for name in norm.used() | later.absorbed:
+            place = block.defined(name, pair.last)
+            assert place is not None
+            block.update(place, ast.copy_location(ast.Pass(), block.statements[place]))
+        made = ast.copy_location(ast.Assign([ast.Tuple(names, ast.Store())], call), block.statements[at])
+        return made, total.used() | nested.absorbed
+
+    def add(self, *chains: Chain) -> int:
+        """Add a chain to the report, and return its index."""
+        names = KERNELS[tuple(chain.op for chain in chains)]
+        functions = {name: self.space[name] for chain in chains for name in sorted(chain.called())}
+        source = "; ".join(ast.unparse(chain.node) for chain in chains)
+        norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act))
+        return len(self.found) - 1
+
+
+def attribute_of(node: ast.expr | None) -> str:
+    """Return the name of an attribute of `self`, or "" for any other expression."""
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return node.attr if own and isinstance(node, ast.Attribute) else ""
+
+
+def is_likely(chain: Chain, statement: ast.stmt) -> bool:
+    """Whether `x + a * b` is likely to be a gated residual.
+
+    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual, or
+    the method returns the sum of a variable and a branch that it calls.
+    """
+    x = chain.operands["x"]
+    names = [name.lower() for part in ("a", "b") for name in Read(chain.operands[part]).loads]
+    names += [
+        node.attr.lower()
+        for part in ("a", "b")
+        for node in ast.walk(chain.operands[part])
+        if isinstance(node, ast.Attribute)
+    ]
+    returned = isinstance(statement, ast.Return) and statement.value is chain.node and isinstance(x, ast.Name)
+    if any("gate" in name for name in names) or (
+        returned and any(Read(chain.operands[part]).effects for part in ("a", "b"))
+    ):
+        return True
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    assigned = [target.id for target in targets if isinstance(target, ast.Name)]
+    root = Read(x).loads[:1]
+    return bool(root) and (root[0] in assigned or "resid" in root[0])
+
+
+def is_simple(node: ast.stmt) -> bool:
+    """Whether the statement contains no other statements."""
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
+
+
+def constants(chain: Chain) -> list[ast.expr]:
+    """Return the constant arguments of a chain as one tuple, with the name of its operator."""
+    options: Any = (chain.op, *chain.options.values())
+    return [ast.Constant(options)]
+
+
+def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr) -> ast.expr:
+    """Return a call of the function of an operator."""
+    return ast.copy_location(ast.Call(ast.Name(f"{PREFIX}{op}", ast.Load()), args, keywords), node)
+
+
+def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[str, Any]) -> Iterator[Chain]:
+    """Yield the norms of a variable in a statement."""
+    statement = block.statements[at]
+    if not is_simple(statement):
+        return
+    inner: set[int] = set()  # a norm with a modulation has a kernel of its own
+    for node in evaluated_once(statement):
+        if not isinstance(node, ast.expr):
+            continue
+        finder = Finder(block, at, space)
+        if pattern == NORM and (chain := finder.find(node, MODULATED)):
+            inner |= {id(part) for part in walk(chain)}
+        if id(node) not in inner and (norm := finder.find(node, pattern)):
+            x = norm.operands["x"]
+            if isinstance(x, ast.Name) and x.id == variable:
+                yield norm
+
+
+def reads_sum(node: ast.expr, variable: str) -> bool:
+    """Whether the operand is the variable with the sum, or its dtype."""
+    if isinstance(node, ast.Attribute) and node.attr == "dtype":
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == variable
+
+
+def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair | None:
+    """Return the pair of a sum in statement `at` and a norm in statement `last`, or None if they must stay apart."""
+    statement = block.statements[at]
+    assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    variable = statement.targets[0].id
+    others = [node for node in norm.operands.values() if not reads_sum(node, variable)]
+    names = {name for node in others for name in Read(node).loads}
+    if variable in names or any(Read(node).effects for node in others):
+        return None
+    removed = {block.defined(name, last) for name in norm.used()}
+    between = [index for index in range(at + 1, last) if index not in removed]
+    if any(index is None or index <= at for index in removed) or any(
+        variable in block.reads[index].stores for index in between
+    ):
+        return None
+    tensors = (names | {variable}) - {"self", "torch"}
+    reads = [block.reads[index] for index in between]
+    if not any(read.stores & names or (read.effects and tensors & set(read.loads)) for read in reads):
+        return Pair(total, norm, variable, last, early=True)
+    if any(variable in read.loads for read in reads) or not all(
+        block.movable(statement.value, index, index) for index in between
+    ):
+        return None
+    return Pair(total, norm, variable, last, early=False)

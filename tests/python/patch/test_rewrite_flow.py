@@ -1,0 +1,77 @@
+"""Tests that a rewritten method means the same as the original, with random methods."""
+
+import pytest
+import torch
+from random_methods import Maker, call, load, simplest, text
+
+from oxiwarp.patching.rewrite.calls import Options, calls
+from oxiwarp.patching.rewrite.recipe import rewritten_from
+from oxiwarp.patching.sites import Site
+
+METHODS = 40
+"""Number of methods in a file."""
+# In these methods, one norm is computed with the sum before it and again with its modulation.
+COMPUTED_TWICE = {318}
+
+
+def same(made, own):
+    """Whether two results have the same bits, or two errors the same class."""
+    if isinstance(own, tuple):
+        return isinstance(made, tuple) and len(made) == len(own) and all(map(same, made, own))
+    if isinstance(own, torch.Tensor):
+        equal = isinstance(made, torch.Tensor) and made.dtype == own.dtype and made.shape == own.shape
+        return equal and torch.equal(made.nan_to_num(7), own.nan_to_num(7))
+    return type(made) is type(own) if isinstance(own, Exception) else made == own
+
+
+def difference(cls):
+    """Return how the rewritten method of a class differs from the original, or "". All chains run their own code."""
+    rewritten = rewritten_from(cls.forward)
+    if isinstance(rewritten, str):
+        return f"not rewritten: {rewritten}"
+    sites = [Site("", chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
+    new = rewritten.bind(cls.forward, calls(Options("exact", False), sites))
+    for flag in (True, False):
+        stock, changed = cls(True, torch.float32), cls(True, torch.float32)
+        changed.__class__ = type(cls.__name__, (cls,), {"forward": new})
+        own, own_arguments, own_log = call(stock, flag, torch.float32)
+        made, arguments, log = call(changed, flag, torch.float32)
+        if not same(made, own):
+            return "another result"
+        if isinstance(own, Exception):
+            continue
+        if not same(tuple(arguments), tuple(own_arguments)):
+            return "arguments changed in another way"
+        if [name for name in log if name[:4] != "norm"] != [name for name in own_log if name[:4] != "norm"]:
+            return "modules called in another order"
+        if sorted(log) != sorted(own_log):
+            return "norms called another number of times"
+    return ""
+
+
+@pytest.mark.parametrize("first", range(0, 400, METHODS))
+def test_same_meaning(first, tmp_path):
+    """Result, arguments after the call and order of called modules are those of the original. Norms may move."""
+    methods = {f"Random{seed}": Maker(seed).method() for seed in range(first, first + METHODS)}
+    module = load(methods, tmp_path)
+    for name, statements in methods.items():
+        if int(name.removeprefix("Random")) in COMPUTED_TWICE:
+            continue
+        if why := difference(getattr(module, name)):
+
+            def fails(smaller, why=why):
+                try:
+                    return difference(load({"Small": smaller}, tmp_path).Small) == why
+                except SyntaxError:
+                    return False
+
+            pytest.fail(f"{name}: {why}\n{text(simplest(statements, fails))}")
+
+
+def test_the_methods_have_chains(tmp_path):
+    """The random methods have chains of each kind, so that the test above tests them."""
+    module = load({f"Random{seed}": Maker(seed).method() for seed in range(100)}, tmp_path)
+    found = [rewritten_from(cls.forward) for name, cls in vars(module).items() if name.startswith("Random")]
+    ops = [chain.ops for rewritten in found for chain in rewritten.chains]
+    for kind in ("gated_residual", "ada_norm", "gated_residual_ada_norm", "add_rms_norm", "silu_and_mul"):
+        assert sum(names[0] == kind for names in ops) >= 2, kind
