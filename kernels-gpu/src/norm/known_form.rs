@@ -63,7 +63,7 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     // SAFETY: the caller passes the form (the dtypes of the operands) as `p.form`, and each branch uses
     // loaders for this form.
     unsafe {
-        if is_any_length::<A>() {
+        if known!(is_any_length::<A>()) {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)
         } else if OUTPUTS == 1
             && let OperandForm::AFFINE = p.form

@@ -3,6 +3,23 @@
 //!
 //! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use these
 //! building blocks.
+
+/// Evaluates a condition on type parameters, such as the access type. A build for the host evaluates it
+/// before code generation, and compiles only the branch that can run. A build for the GPU leaves the branch
+/// to LLVM, because the early evaluation changes the instructions and register counts of kernels.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! known {
+    ($condition:expr) => {
+        const { $condition }
+    };
+}
+#[cfg(target_arch = "nvptx64")]
+macro_rules! known {
+    ($condition:expr) => {
+        $condition
+    };
+}
+
 pub mod affine;
 pub mod gated_residual;
 pub(crate) mod io;

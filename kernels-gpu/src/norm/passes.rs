@@ -128,7 +128,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Runs both passes.
     #[inline(always)]
     pub fn run<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
-        if tiles_in_registers::<A>() > 0 {
+        if known!(tiles_in_registers::<A>() > 0) {
             self.run_in_registers::<M, S, K>(source, sink)
         } else {
             self.write(source, self.reduce::<M, S>(source), sink)
@@ -142,7 +142,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         if self.has_room() {
             source.stage(self);
         }
-        if is_block_shared::<A>() {
+        if known!(is_block_shared::<A>()) {
             return self.reduce_part::<M::Part, S>(source);
         }
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -162,7 +162,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Runs the second pass: passes every vec4 to `sink`.
     #[inline(always)]
     pub fn write<S: Source<T, A>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
-        if is_block_shared::<A>() {
+        if known!(is_block_shared::<A>()) {
             self.write_by::<S, K, GROUP_OF_PART>(source, stats, sink)
         } else {
             self.write_by::<S, K, GROUP>(source, stats, sink)
@@ -282,7 +282,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Reduces a row in registers.
     #[inline(always)]
     pub fn reduce_in_registers<M: Moments>(&self, row: &[Vec4<T>; MAX_IN_REGISTERS]) -> Stats {
-        if is_block_shared::<A>() {
+        if known!(is_block_shared::<A>()) {
             return self.reduce_in_registers_part::<M::Part>(row);
         }
         let mut moments = M::EMPTY;
