@@ -93,8 +93,8 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds, after a fault in the block, all threads that have not returned. Unwinding drops the values that
-    /// these threads own.
+    /// Unwinds, after a fault in the block, all threads that have not returned. Unwinding drops the values
+    /// that these threads own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
             if let Some(mut thread) = thread.take() {

@@ -47,8 +47,8 @@ def test_cases_repeat():
         assert torch.equal(other.case.tensors["x"], first.case.tensors["x"])
 
 
-# The following functions make wrong operators. Each wrong operator takes the right operator and its arguments,
-# and returns a wrong result.
+# The following functions make wrong operators. Each wrong operator takes the right operator and its
+# arguments, and returns a wrong result.
 
 
 def first_result(change):

@@ -95,7 +95,8 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# Maps the class of a layer to its configuration class, if neither an annotation nor the layer's name gives it.
+# Maps the class of a layer to its configuration class, if neither an annotation nor the layer's name gives
+# this class.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",

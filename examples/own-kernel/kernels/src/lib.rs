@@ -21,8 +21,8 @@ unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64,
     // share one row, here a warp) has its own row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
-    // Columns past the end of the row read as 0. If a sum of `f(x)` is needed and `f(0)` is not 0, use `load_or`
-    // with a value at which `f` is 0.
+    // Columns past the end of the row read as 0. If a sum of `f(x)` is needed and `f(0)` is not 0, use
+    // `load_or` with a value at which `f` is 0.
     let mut squares = 0.0;
     for tile in 0..x.tiles() {
         squares += x.load(tile, Load::ReadOnly).lanes().map(|x| x * x).sum();
