@@ -180,6 +180,34 @@ def test_results_of_other_modules(block, how):
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
+class Modulated(nn.Module):
+    """A modulated RMSNorm with a weight."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x, scale, shift):
+        return self.norm(x) * (1 + scale) + shift
+
+
+@pytest.mark.parametrize(
+    ("norm", "kernels"), [(nn.RMSNorm, 0), (research_models.GainRMSNorm, 1)], ids=["once", "before"]
+)
+def test_weights_of_modulated_rms_norms(norm, kernels):
+    """`ada_norm` rounds before the weight. It does not replace an RMSNorm that rounds only after the weight."""
+    width = research_models.WIDTH
+    module = Modulated(norm(width)).bfloat16()
+    nn.init.normal_(module.norm.weight, mean=1.0, std=0.3)
+    x, scale, shift = (torch.randn(2, 40, width).bfloat16() for _ in range(3))
+    with torch.no_grad():
+        stock = module(x, scale, shift)
+        report = oxiwarp.patch(module, cpu_kernels=True)
+        assert (module(x, scale, shift) != stock).float().mean() < 0.02
+    (ran,) = [row for row in report.ran() if row.line]
+    assert ran.kernels == kernels and len(ran.fallbacks) == 1 - kernels
+
+
 def test_hooks_on_parts_run():
     """A hook on a norm or on an activation runs, although a kernel could do the work of the module."""
     model, inputs = research_models.build(Adaptive, torch.float32)

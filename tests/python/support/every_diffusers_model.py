@@ -114,7 +114,7 @@ def grid(rows: int = 4, columns: int = 4, ids: int = 3) -> Tensor:
 
 
 def mask(tokens: int = TOKENS, dtype: torch.dtype = torch.bool) -> Tensor:
-    """Returns a mask of a batch of texts, the second of which ends with three masked tokens."""
+    """Return a mask for a batch of texts. The second text ends with three masked tokens."""
     keep = torch.ones(BATCH, tokens, dtype=dtype)
     keep[1, -3:] = 0
     return keep

@@ -265,7 +265,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Zamba2ForCausalLM-adapter": {"use_shared_attention_adapter": True, "use_mem_rope": True},
 }
 
-# Models beside the causal decoders.
+# Models that are not causal decoders.
 OTHER_NAMES = """
     T5EncoderModel T5ForConditionalGeneration UMT5EncoderModel UMT5ForConditionalGeneration MT5EncoderModel
     CLIPTextModel CLIPTextModelWithProjection CLIPVisionModel CLIPVisionModelWithProjection CLIPModel

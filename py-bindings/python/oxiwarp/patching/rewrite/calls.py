@@ -126,31 +126,30 @@ class Calls:
         """
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
         found = self.replaced(at) or self.branch(of_sum, terms)
-        if not isinstance(found, str):
-            x, (y, gate) = terms["x"], found
-            norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
-            if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
-                norm = "no kernel adds a gated branch before an RMSNorm without modulation"
-            if isinstance(norm, Norm):
-                rows = as_rows(x), as_rows(y), gate
-                made = self.attempt(at, lambda: sum_and_norm(norm, rows, given, of_norm, self.mode))
-                if made is not None:
-                    normed, total = made
-                    return total, normed
-            else:
-                self.site(at).note(f"the sum by itself: {norm}")
-                made = (
-                    None if gate is None else self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
-                )
-                total = own_sum(**terms) if made is None else made
-                return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
-        else:
+        if isinstance(found, str):
             self.site(at).note(found)
-        total = own_sum(**terms)
-        given |= {"x": total, **({"target": total} if casts_to_sum else {})}
-        if found == REPLACED or of_norm[0] == "plain_norm":
-            return total, own_norm(**given)
-        return total, self.modulated_norm(at, own_norm, of_norm, **given)
+            total = own_sum(**terms)
+            given |= {"x": total, **({"target": total} if casts_to_sum else {})}
+            if found == REPLACED or of_norm[0] == "plain_norm":
+                return total, own_norm(**given)
+            return total, self.modulated_norm(at, own_norm, of_norm, **given)
+        x, (y, gate) = terms["x"], found
+        norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
+        if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
+            norm = "no kernel adds a gated branch before an RMSNorm without modulation"
+        if isinstance(norm, Norm):
+            rows = as_rows(x), as_rows(y), gate
+            made = self.attempt(at, lambda: sum_and_norm(norm, rows, given, of_norm, self.mode))
+            if made is not None:
+                normed, total = made
+                return total, normed
+        else:
+            self.site(at).note(f"the sum by itself: {norm}")
+        total = None
+        if gate is not None:
+            total = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
+        total = own_sum(**terms) if total is None else total
+        return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
 
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""

@@ -94,7 +94,7 @@ def impossible(x: Any, chain: Found) -> str | None:
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator for the activation of a chain, or the reason why there is none."""
+    """Return the operator that computes the activation of a chain, or the reason why no operator computes it."""
     return activation_of(getattr(x, chain.act, None), "")
 
 

@@ -29,7 +29,7 @@ class Found:
     """A chain of a method, for the report."""
 
     ops: tuple[str, ...]
-    """The operators, one of which may compute the chain."""
+    """Names of operators. One of these operators may compute the chain."""
     line: int
     source: str
     """The original expression."""
@@ -77,7 +77,7 @@ class Pair:
 
 
 class Nested(ast.NodeTransformer):
-    """Replaces the chains in a statement, inner chains too. Leaves nested functions and inner statements alone."""
+    """Replaces the chains in a statement, also inner chains. Does not change nested functions and inner statements."""
 
     def __init__(self, rewriting: "Rewriting", block: Block, at: int) -> None:
         self.rewriting, self.block, self.at = rewriting, block, at
