@@ -257,6 +257,20 @@ class Held:
         return functools.partial(self.function, module)
 
 
+KEPT = {}
+
+
+def kept(function):
+    """A decorator that keeps the method in a global dict."""
+    KEPT["method"] = function
+
+    @functools.wraps(function)
+    def wrapper(self, *args):
+        return KEPT["method"](self, *args)
+
+    return wrapper
+
+
 class Plain(nn.Module):
     calls = 0
 
@@ -300,6 +314,12 @@ class ByClass(Plain):
         return x + gate * self.norm(x)
 
 
+class Keeps(Plain):
+    @kept
+    def forward(self, x, gate):
+        return x + gate * self.norm(x)
+
+
 def closed_over(factor):
     class Closure(Plain):
         def forward(self, x, gate):
@@ -326,8 +346,8 @@ def test_kinds_of_methods(make):
 
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [(Generates, "a generator"), (Private, "the private name"), (ByClass, None)],
-    ids=["generator", "private", "decorator"],
+    [(Generates, "a generator"), (Private, "the private name"), (Keeps, "an unknown decorator"), (ByClass, None)],
+    ids=["generator", "private", "decorator", "class"],
 )
 def test_left_alone(make, reason):
     """A method that cannot be rewritten stays, and the report gives the reason."""

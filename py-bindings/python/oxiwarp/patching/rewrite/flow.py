@@ -282,17 +282,12 @@ class Block:
                 return True
         return name not in self.outside
 
-    def movable(self, value: ast.AST, first: int, last: int) -> bool:
-        """Whether `value` gives the same result before statement `first` as after statement `last`.
-
-        Both statements and those in between are looked at: none may assign a name that `value` reads. If `value` has
-        side effects, all of them must be free of side effects. Otherwise, no statement with side effects may read a
-        tensor that `value` reads, because it might change the tensor in place.
-        """
-        return self.independent(Read(value), self.reads[first : last + 1])
-
     def independent(self, own: Read, others: list[Read]) -> bool:
-        """Whether code gives the same result before and after other code."""
+        """Whether code gives the same result before and after other code.
+
+        The other code must not assign a name that the code reads. If the code has side effects, the other code must
+        have none. Otherwise, other code with side effects must not read or change a tensor that the code reads.
+        """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
         for read in others:

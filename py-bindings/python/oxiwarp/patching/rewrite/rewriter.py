@@ -306,8 +306,6 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
     reads = [block.reads[index] for index in between]
     if not any(read.stores & names or (read.effects and tensors & set(read.loads)) for read in reads):
         return Pair(total, norm, variable, last, early=True)
-    if any(variable in read.loads for read in reads) or not all(
-        block.movable(statement.value, index, index) for index in between
-    ):
+    if any(variable in read.loads for read in reads) or not block.independent(Read(statement.value), reads):
         return None
     return Pair(total, norm, variable, last, early=False)
