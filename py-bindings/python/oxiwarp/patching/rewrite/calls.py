@@ -16,6 +16,7 @@ from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
 from .operands import Norm, branch_and_gate, unmodulated
+from .rotary_calls import RotaryCalls, computed, joined
 
 Own = Callable[..., Any]
 """The original expression, as a function of the operands."""
@@ -34,13 +35,14 @@ class Options(NamedTuple):
     cpu_kernels: bool
 
 
-class Calls:
+class Calls(RotaryCalls):
     """The functions that a rewritten method calls, for the options of `patch`.
 
     `sites` counts what happened to each chain of the method.
     """
 
     def __init__(self, how: Options, sites: list[Site]) -> None:
+        super().__init__()
         self.mode, self.cpu_kernels = how
         self.sites = sites
 
@@ -163,14 +165,19 @@ class Calls:
         return own(**factors) if made is None else made
 
 
-FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm", "gated_activation")
+METHODS = (
+    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "deferred_norm",
+)  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
+OTHERS = {"joined": joined, "computed": computed}
+"""Functions that rewritten methods call and that need no options."""
+FUNCTIONS = (*METHODS, *OTHERS)
 
 
 def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
     made = Calls(how, sites)
-    return {name: getattr(made, name) for name in FUNCTIONS}
+    return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 
 def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
