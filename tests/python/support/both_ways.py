@@ -10,7 +10,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -121,14 +121,12 @@ def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
     count = 0
     for _, part in list(named_parts(model)):
         if isinstance(part, nn.Module) and is_candidate(part):
-            try:
+            with suppress(Unsuitable):
                 replace(part, NormRecipe(*recognise(part), False))
-            except Unsuitable:
-                pass
             continue
         method = method_of(base_of(part))
         if method is not None and not isinstance(found_in(getattr(base_of(part), method)), str):
-            replace(part, RewrittenRecipe(method, "exact", cpu_kernels, remark))
+            replace(part, RewrittenRecipe(method, "exact", cpu_kernels, remark=remark))
             count += 1
     return count
 
@@ -180,7 +178,9 @@ def main(library: str, names: list[str]) -> int:
             total.update(one.op for one in found)
             failed += bool(wrong) or not equal
             if wrong or not equal:
-                print(f"{name} {dtype}: {'' if equal else 'other bits; '}{len(wrong)} of {len(found)} differ", flush=True)
+                print(
+                    f"{name} {dtype}: {'' if equal else 'other bits; '}{len(wrong)} of {len(found)} differ", flush=True
+                )
                 for one in wrong[:5]:
                     print(f"    {one}")
             for place, counts in ran.items():

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ... import ops
+from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
@@ -33,6 +35,8 @@ class Options(NamedTuple):
 
     mode: str
     cpu_kernels: bool
+    attention: str | None = None
+    """Compute capability of the GPU if `oxiwarp.attention` may run in the place of torch's attention."""
 
 
 class Calls(RotaryCalls):
@@ -43,7 +47,7 @@ class Calls(RotaryCalls):
 
     def __init__(self, how: Options, sites: list[Site]) -> None:
         super().__init__()
-        self.mode, self.cpu_kernels = how
+        self.how, (self.mode, self.cpu_kernels, _) = how, how
         self.sites = sites
 
     def site(self, at: At) -> Site:
@@ -164,9 +168,19 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
         return own(**factors) if made is None else made
 
+    def attention(self, at: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Compute the attention with `oxiwarp.attention` where that is measured to be faster, or with `function`."""
+        if self.how.attention is None or len(args) != 3:
+            return function(*args, **options)
+        if function is F.scaled_dot_product_attention:
+            return sdpa(self.how, *args, **options)
+        known = getattr(function, "__module__", "") == "diffusers.models.attention_dispatch"
+        return dispatched(self.how, *args, **options) if known else function(*args, **options)
+
 
 METHODS = (
     "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "deferred_norm",
+    "attention",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

@@ -355,5 +355,6 @@ __all__ = [
     "evaluated_once",
     "is_definition",
     "is_norm",
+    "is_self",
     "shared_by",
 ]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_definition
+from .flow import Block, Read, blocks, evaluated_once, is_definition, is_self
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
 from .rotary_rewriter import ROTARY, ROTARY_PAIR, Deferring, local_functions, next_rotation, rotary_chain
 
 SUM_AND_NORM = "sum_and_norm"
+ATTENTION = "attention"
+ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
+"""Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -22,6 +25,7 @@ KERNELS = {
     (GATED, NORM): ("gated_residual_ada_norm",),
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
     (ROTARY,): ("qk_norm_rope", "rope"),
+    (ATTENTION,): ("attention",),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -94,6 +98,9 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (chain := self.chain(node)):
             self.absorbed |= chain.used()
             return self.rewriting.call(chain, self)
+        if isinstance(node, ast.Call) and is_attention(node.func):
+            node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
+            node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
         return self.generic_visit(node)
 
     def chain(self, node: ast.expr) -> Chain | None:
@@ -241,6 +248,13 @@ class Rewriting:
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         self.found.append(Found(names, chains[0].line, source, functions, norm, act))
         return len(self.found) - 1
+
+
+def is_attention(function: ast.expr) -> bool:
+    """Whether a called function is one of `ATTENTIONS`."""
+    if isinstance(function, ast.Attribute):
+        return function.attr in ATTENTIONS and not is_self(function.value)
+    return isinstance(function, ast.Name) and function.id in ATTENTIONS
 
 
 def attribute_of(node: ast.expr | None) -> str:

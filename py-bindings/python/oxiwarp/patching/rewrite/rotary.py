@@ -24,6 +24,9 @@ LAYOUTS = {3: ("BS", "SH", "HS"), 4: ("BSH", "BHS")}
 """What the dimensions of queries before the last one may be, by rank. "BS": all heads are in the last dimension."""
 HALVES = ("even", "odd", "first", "second")
 """Columns of a table that a function may read instead of all columns."""
+FORMS = {1: ("chunks", "angles"), 2: ("pair",)}
+"""What real tables may contain, by their number. "pair": cosines and sines. "chunks": both, in the two halves of the
+columns. "angles": the function computes cosines and sines."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
 
@@ -51,6 +54,10 @@ class Rotation(NamedTuple):
     """What the dimensions of these tensors before the last one are: letters of `SIZES`."""
     dims: str
     """The same for the tables. "1" is a dimension of size 1."""
+    form: str
+    """What the tables contain: "complex", or one of `FORMS`."""
+    casts: bool
+    """Whether the function casts float32 tables to the dtype of the queries."""
     parts: tuple[str, str]
     """The columns that the function reads of the cosines and of the sines: "all", or one of `HALVES`."""
     interleaved: bool
@@ -62,9 +69,18 @@ class Rotation(NamedTuple):
         """Whether the dimension of heads stands before that of tokens."""
         return "HS" in self.layout
 
-    def tables(self, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the tables of a call in the form that `oxiwarp.rope` takes."""
-        return tuple(self.table(leaf, part) for leaf, part in zip(leaves, self.parts, strict=False))
+    def tables(self, leaves: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the tables of a call in the form that `oxiwarp.rope` takes. `dtype` is that of the queries."""
+        found = self.cosines_and_sines(leaves)
+        if self.casts:
+            found = tuple(table.to(dtype) for table in found)
+        return tuple(self.table(table, part) for table, part in zip(found, self.parts, strict=False))
+
+    def cosines_and_sines(self, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return cosines and sines, or the complex table."""
+        if self.form == "chunks":
+            return tuple(part.contiguous() for part in leaves[0].chunk(2, dim=-1))
+        return (leaves[0].cos(), leaves[0].sin()) if self.form == "angles" else leaves
 
     def table(self, table: Tensor, part: str) -> Tensor:
         """Return a table as `[S, R]`, `[B, S, R]` or, if it depends on the head, with the dimensions of a query."""
@@ -80,7 +96,7 @@ class Rotation(NamedTuple):
 
     def rotate(self, heads: tuple[Tensor, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
         """Rotate queries, keys or both by the tables of a call."""
-        cos, sin, *_ = (*self.tables(leaves), None)
+        cos, sin, *_ = (*self.tables(leaves, heads[0].dtype), None)
         own = [x.unsqueeze(0) for x in heads] if self.layout in ("SH", "HS") else heads
         made = rope(
             own[0],
@@ -162,8 +178,6 @@ def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
         ones = tables[0].ones
         if not 1 <= len(ones) <= 3 or any(table != tables[0] for table in tables):
             continue
-        if len(tables) == 1 and tables[0].dtype != torch.complex64:
-            continue
         for layout in LAYOUTS.get(len(first.ones) + 1, ()):
             sizes = dict(zip(layout, first.ones, strict=True))
             free = [dim for dim in layout if not sizes[dim]]
@@ -213,8 +227,8 @@ def match(function: Callable[..., Any], args: tuple[Any, ...], count: int, layou
         if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
             return None
     columns = heads[0].shape[-1]
-    for parts, interleaved, rotary_dim, mode in choices(leaves, columns):
-        found = Rotation(count, layout, dims, parts, interleaved, rotary_dim, mode)
+    for choice in choices(leaves, columns, heads[0].dtype):
+        found = Rotation(count, layout, dims, *choice)
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # the operator does not take these arguments
@@ -224,18 +238,24 @@ def match(function: Callable[..., Any], args: tuple[Any, ...], count: int, layou
     return None
 
 
-def choices(leaves: tuple[Tensor, ...], columns: int) -> Iterator[tuple[tuple[str, str], bool, int | None, str]]:
-    """Yield the fields parts, interleaved, rotary_dim and mode of the rotations that the tables allow."""
-    width = leaves[0].shape[-1]
-    is_complex = leaves[0].is_complex()
-    pairs = [("all", "all")] if is_complex or width % 2 else [("all", "all"), *itertools.product(HALVES, repeat=2)]
-    modes = ("exact",) if leaves[0].dtype in (torch.float32, torch.complex64) else ("exact", "fast")
-    for parts in pairs:
-        own = width if parts[0] == "all" else width // 2
-        rotated = [2 * own] if is_complex or parts[0] != "all" else [own, 2 * own]
-        for size, interleaved, mode in itertools.product(rotated, (True,) if is_complex else (True, False), modes):
-            if size <= columns and size % 2 == 0:
-                yield parts, interleaved, None if size == columns else size, mode
+def choices(leaves: tuple[Tensor, ...], columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
+    """Yield the remaining fields of `Rotation` for the rotations that the tables of a call allow."""
+    if leaves[0].is_complex():
+        if leaves[0].dtype == torch.complex64 and (size := 2 * leaves[0].shape[-1]) <= columns:
+            yield "complex", False, ("all", "all"), True, None if size == columns else size, "exact"
+        return
+    for form in FORMS[len(leaves)]:
+        width = leaves[0].shape[-1] // (2 if form == "chunks" else 1)
+        halves = [] if width % 2 else itertools.product(HALVES, repeat=2)
+        wide = leaves[0].dtype == torch.float32 and dtype != torch.float32
+        roundings = [(False, "exact")] if leaves[0].dtype == torch.float32 else [(False, "exact"), (False, "fast")]
+        roundings += [(True, "exact")] if wide else []
+        for parts in (("all", "all"), *halves):
+            own = width if parts[0] == "all" else width // 2
+            sizes = [size for size in ((own, 2 * own) if parts[0] == "all" else (2 * own,)) if size <= columns]
+            for size, interleaved, (casts, mode) in itertools.product(sizes, (True, False), roundings):
+                if size and size % 2 == 0:
+                    yield form, casts, parts, interleaved, None if size == columns else size, mode
 
 
 def agree(y: Tensor, r: Tensor) -> bool:

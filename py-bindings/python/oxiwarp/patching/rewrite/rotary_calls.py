@@ -237,7 +237,7 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     parts = [x.parts(tokens) if isinstance(x, Deferred) else [x] for x in heads]
     if any(part is None for part in parts) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
         return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
-    tables, sizes = how.tables(leaves), [one.shape[tokens] for one in parts[0]]
+    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
     streams = list(zip(*parts, strict=True))
     if len(streams) == 1:
         return normed(how, streams[0], tables, mode)

@@ -12,7 +12,7 @@ from .patterns import Chain, is_norm_call, is_value, without_cast
 ROTARY, ROTARY_PAIR = "rotary", "rotary_pair"
 DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
-OTHER = re.compile(r"half|get_|freq|build|comput|creat|init|pad|prepare|inv|prot", re.IGNORECASE)
+OTHER = re.compile(r"^rope$|half|get_|freq|build|comput|creat|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
 VIEWS = ("transpose", "unflatten")
 """Methods of a tensor that `Deferred` has too."""
