@@ -6,7 +6,7 @@ import both_ways
 import pytest
 import rotary_models
 import torch
-from rotary_models import Attention, OwnRMSNorm, rotate_halves, rotate_in_place, rotate_pairs
+from rotary_models import Attention, OwnRMSNorm, rotate_in_place, rotate_pairs
 from torch import nn
 
 import oxiwarp

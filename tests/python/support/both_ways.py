@@ -22,7 +22,7 @@ from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.norms.recognise import is_candidate, recognise
 from oxiwarp.patching.rewrite.calls import Calls
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
-from oxiwarp.patching.rewrite.rotary_calls import computed
+from oxiwarp.patching.rewrite.rotary_calls import Deferred, computed
 from oxiwarp.patching.sites import RAN, sites_of
 
 MOST_UNEQUAL = 0.05
@@ -65,6 +65,13 @@ def compare(made: Any, own: Any, op: str, place: str) -> Iterator[Comparison]:
     yield Comparison(op, place, unequal, error)
 
 
+def part_of(own: Any, copy: dict[str, Any], dim: int, tokens: slice, given: dict[str, Any], in_place: bool) -> Tensor:
+    """Return `a0` of `copy` with some of its tokens rotated. Write to the tensor of `given` as the original does."""
+    x, index = copy["a0"], (*(slice(None),) * dim, tokens)
+    x[index] = own(**{**copy, "a0": x[index].clone()})
+    return given["a0"].copy_(x) if in_place and isinstance(given["a0"], Tensor) else x
+
+
 @contextmanager
 def both_ways(found: list[Comparison]) -> Iterator[None]:
     """Let each chain be computed both ways. `found` gets the comparisons."""
@@ -80,6 +87,13 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 
         def run(self: Calls, at: Any, own: Any, *options: Any, **given: Any) -> Any:
             before = Counter(self.site(at).outcomes)
+            if name == "head_norm":  # its arguments are the norm and its operand
+                return record(self, at, before, original(self, at, own, *options), own(*options))
+            if name == "rotary_part":
+                copies = [{**given, "a0": computed(given["a0"]).clone()} for _ in range(2)]
+                made = original(self, at, own, *options, **(given if isinstance(given["a0"], Deferred) else copies[0]))
+                _, dim, start, stop, in_place = options
+                return record(self, at, before, made, part_of(own, copies[1], dim, slice(start, stop), given, in_place))
             made = original(self, at, own, *options, **given)
             if name == "rotary_pair":
                 other = given.pop("other")
@@ -101,7 +115,15 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
             self, at, before, made, (total, own_norm(x=total, **given, **({"target": total} if casts else {})))
         )
 
-    names = ("gated_residual", "modulated_norm", "gated_activation", "rotary", "rotary_pair")
+    names = (
+        "gated_residual",
+        "modulated_norm",
+        "gated_activation",
+        "rotary",
+        "rotary_pair",
+        "rotary_part",
+        "head_norm",
+    )
     originals = {name: getattr(Calls, name) for name in (*names, "sum_and_norm")}
     for name in names:
         setattr(Calls, name, simple(name))

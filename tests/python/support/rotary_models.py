@@ -1,4 +1,4 @@
-"""Rotary functions in the styles of several libraries, and random methods that normalise and rotate queries and keys."""
+"""Rotary functions in the styles of several libraries, and random methods that normalise and rotate heads."""
 
 import random
 import types

@@ -106,7 +106,7 @@ def patch(
     done: list[tuple[Any, Recipe | None]] = []  # replaced objects, each with its recipe before the call
     inner: dict[str, str] = {}  # remarks for the report, by dotted module name
     try:
-        names = names_of(x)
+        names, owners = names_of(x), owners_of(x)
         for name, part in candidates(x):
             cls, before = base_of(part), recipe_of(part)
             own = names.get(id(part), [name])
@@ -118,7 +118,7 @@ def patch(
                 )
                 report.add(name, fusions.dotted(cls), **what)
                 continue
-            recipe = replace_one(report, name, part, settings, probed, inner.get(name, ""))
+            recipe = replace_one(report, name, part, settings, probed, inner.get(name, ""), owners.get(id(part)))
             if recipe is not None:
                 done.append((part, before))
                 inner.update(not_called(name, recipe))
@@ -190,14 +190,17 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
             put_back(part, recipe)
 
 
-def replace_one(report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str) -> Recipe | None:
+def replace_one(
+    report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str, owner: Any
+) -> Recipe | None:
     """Replace the method of `part`, and return the recipe (the data of the replacement) or None if it is unsuitable.
 
-    Add a row to the report, whether `part` was replaced or not. `remark` is a text for this row.
+    Add a row to the report, whether `part` was replaced or not. `remark` is a text for this row. `owner` is the module
+    of an attention processor.
     """
     path = fusions.dotted(base_of(part))
     try:
-        recipe = recipe_for(part, settings, probed)
+        recipe = recipe_for(part, settings, probed, owner)
         replace(part, recipe)
     except Unsuitable as why:
         report.add(name, path, reason=str(why))
@@ -218,7 +221,7 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
         replace(x, recipe)
 
 
-def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
+def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe:
     """Return the recipe (the data of the replacement) for `x`. Raise `Unsuitable` with the reason if none applies."""
     cls = base_of(x)
     found, why = fusions.find(cls), None
@@ -237,7 +240,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
             why = error
     # The report also says why the fusion of the class, which may replace more chains, does not apply.
     try:
-        recipe = rewrite.recipe_for(x, *settings, "" if why is None else str(why))
+        recipe = rewrite.recipe_for(x, *settings, "" if why is None else str(why), owner)
     except Unsuitable as error:
         raise why or error from None
     if recipe is None:
@@ -253,7 +256,7 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     if isinstance(recipe, rewrite.RewrittenRecipe):
-        return recipe.outcome(x)
+        return recipe.outcome()
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
@@ -297,6 +300,15 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
         if processor is not None and id(processor) not in seen and hasattr(processor, "__dict__"):
             seen.add(id(processor))
             yield f"{name}.processor" if name else "processor", processor
+
+
+def owners_of(x: Any) -> dict[int, nn.Module]:
+    """Map the `id` of each attention processor in `x` to its module, unless modules share the processor."""
+    found: dict[int, list[nn.Module]] = {}
+    for _, module in named_modules(x):
+        if (processor := module.__dict__.get("processor")) is not None:
+            found.setdefault(id(processor), []).append(module)
+    return {key: modules[0] for key, modules in found.items() if len(modules) == 1}
 
 
 def replaced_parts(x: Any) -> list[Any]:

@@ -179,8 +179,8 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "deferred_norm",
-    "attention",
+    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "rotary_part",
+    "deferred_norm", "head_norm", "attention",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

@@ -203,6 +203,8 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
 
 def unknown_norm(module: Any) -> str | None:
     """Return the reason why no kernel computes a norm, as far as its class shows, or None."""
+    if module is None:
+        return "it has no norm"
     known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
     return None if known else f"{base_of(module).__name__} is no known norm"
 

@@ -3,11 +3,12 @@
 import ast
 import difflib
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from ..._cache import cache_weakly
 from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
@@ -33,6 +34,8 @@ class RewrittenRecipe:
     """Compute capability of the GPU if the method may call `oxiwarp.attention`."""
     remark: str = ""
     """Why the class's fusion (a method that was written for it) does not apply, for the report."""
+    ops: tuple[str, ...] = ()
+    """The operators that may run, for the report."""
 
     classes: ClassVar[tuple[type, ...]] = ()
 
@@ -53,19 +56,22 @@ class RewrittenRecipe:
 
         return {self.method: run, SITES: sites}
 
-    def outcome(self, x: Any) -> dict[str, str]:
+    def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
-        ops = dict.fromkeys(op for chain in possible(x, self.method, self.attention) for op in chain.ops)
+        ops = self.ops
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
         exactness += ", but for the attention" if "attention" in ops else ""
         return {"op": ", ".join(ops), "exactness": exactness, "reason": self.remark}
 
 
-def recipe_for(x: Any, mode: str, cpu_kernels: bool, attention: str | None, remark: str) -> RewrittenRecipe | None:
+def recipe_for(
+    x: Any, mode: str, cpu_kernels: bool, attention: str | None, remark: str, owner: Any
+) -> RewrittenRecipe | None:
     """Return the recipe that rewrites the method of `x`, or None if its class has no method with chains.
 
-    Raise `Unsuitable` with the reason if the method cannot be rewritten, or if no kernel computes a chain of it.
+    `owner` is the module of an attention processor. Raise `Unsuitable` with the reason if the method cannot be
+    rewritten, or if no kernel computes a chain of it.
     """
     method = method_of(base_of(x))
     if method is None:
@@ -73,25 +79,24 @@ def recipe_for(x: Any, mode: str, cpu_kernels: bool, attention: str | None, rema
     chains = found_in(getattr(base_of(x), method))
     if isinstance(chains, str):
         raise Unsuitable(chains)
-    if not possible(x, method, attention):
-        raise Unsuitable("; ".join(dict.fromkeys(impossible(x, chain, attention) or "" for chain in chains)))
-    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark)
+    reasons = [impossible(x, chain, attention, owner) for chain in chains]
+    # The chain of an activation names the operator of this activation only.
+    ops = [
+        (activation(x, chain).__name__,) if chain.act else chain.ops
+        for chain, reason in zip(chains, reasons, strict=True)
+        if reason is None
+    ]
+    if not ops:
+        raise Unsuitable("; ".join(dict.fromkeys(filter(None, reasons))))
+    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, tuple(dict.fromkeys(sum(ops, ()))))
 
 
-def possible(x: Any, method: str, attention: str | None) -> list[Found]:
-    """Return the chains of the method of `x` for which there is a kernel, as far as its norms and activations show.
-
-    The chain of an activation names the operator of this activation only.
-    """
-    chains = [chain for chain in found_in(getattr(base_of(x), method)) if isinstance(chain, Found)]
-    made = [chain for chain in chains if impossible(x, chain, attention) is None]
-    return [replace(chain, ops=(activation(x, chain).__name__,)) if chain.act else chain for chain in made]
-
-
-def impossible(x: Any, chain: Found, attention: str | None) -> str | None:
-    """Return the reason why no kernel computes a chain, or None."""
+def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
+    """Return the reason why no kernel computes a chain, as far as norms and activations show, or None."""
     if chain.ops == ("attention",) and attention is None:
         return "patch was called without attention=True"
+    if chain.owner:
+        return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
     op = activation(x, chain) if chain.act else None

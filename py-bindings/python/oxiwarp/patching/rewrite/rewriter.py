@@ -10,10 +10,21 @@ from typing import Any
 from .flow import Block, Read, blocks, evaluated_once, is_definition, is_self
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
-from .rotary_rewriter import ROTARY, ROTARY_PAIR, Deferring, local_functions, next_rotation, rotary_chain
+from .rotary_rewriter import (
+    ROTARY,
+    ROTARY_PAIR,
+    ROTARY_PART,
+    Deferring,
+    head_norms,
+    local_functions,
+    next_rotation,
+    part_of,
+    rotary_chain,
+)
 
 SUM_AND_NORM = "sum_and_norm"
 ATTENTION = "attention"
+HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 """Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
 KERNELS = {
@@ -26,6 +37,7 @@ KERNELS = {
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
     (ROTARY,): ("qk_norm_rope", "rope"),
     (ATTENTION,): ("attention",),
+    (HEAD_NORM,): ("qk_norm_rope",),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -45,6 +57,8 @@ class Found:
     """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
     act: str = ""
     """Attribute of `self` that is the activation, or ""."""
+    owner: str = ""
+    """Name of the parameter, such as "attn", that holds the norm, or ""."""
 
 
 @dataclass
@@ -129,16 +143,20 @@ class Rewriting:
         """Rewrite the method."""
         for block in list(blocks(self.tree)):
             self.rewrite(block)
+        Deferring(self.tree).run()
+        for call in head_norms(self.tree):
+            at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
+            call.args = [ast.Constant(at), call.func, *call.args]
+            call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
         if self.found:
             check_source(self.own)
-            Deferring(self.tree).run()
         return Rewritten(ast.fix_missing_locations(self.tree), self.found)
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
-            if self.rotations(block, at):
+            if self.rotated_part(block, at) or self.rotations(block, at):
                 continue
             pair = self.pair(block, at)
             if pair is None:
@@ -174,6 +192,25 @@ class Rewriting:
         names = [ast.Name(one.targets[0].id, ast.Store()) for one in (statement, other)]
         block.update(at, ast.copy_location(ast.Assign([ast.Tuple(names, ast.Store())], call), statement))
         block.update(index, ast.copy_location(ast.Pass(), other))
+        return True
+
+    def rotated_part(self, block: Block, at: int) -> bool:
+        """Replace a statement that rotates some of the tokens of a variable."""
+        statement = block.statements[at]
+        part = part_of(statement, self.space, self.local)
+        if part is None:
+            return False
+        chain = part.chain
+        own: list[ast.expr] = [ast.Constant(self.add(chain)), chain.own(), *constants(chain)]
+        limits = [ast.Constant(None) if limit is None else limit for limit in part.limits]
+        own += [ast.Constant(part.dim), *limits, ast.Constant(part.in_place)]
+        operands = [
+            ast.keyword(name, ast.Name(part.variable, ast.Load()) if name == "a0" else node)
+            for name, node in chain.operands.items()
+        ]
+        call = called(ROTARY_PART, own, operands, chain.node)
+        made = ast.Assign([ast.Name(part.variable, ast.Store())], call)
+        block.update(at, ast.copy_location(made, statement))
         return True
 
     def put(self, block: Block, at: int, statement: ast.stmt, absorbed: set[str]) -> None:
@@ -246,7 +283,10 @@ class Rewriting:
         functions = {name: self.space[name] for chain in chains for name in sorted(chain.called())}
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
-        self.found.append(Found(names, chains[0].line, source, functions, norm, act))
+        owner, called_norm = "", chains[-1].operands.get("norm")
+        if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
+            owner, norm = ast.unparse(called_norm.value), called_norm.attr
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act, owner))
         return len(self.found) - 1
 
 

@@ -72,6 +72,13 @@ class Normed(Deferred):
     def parts(self, tokens: int) -> list[Any] | None:
         return [self]
 
+    def kernel(self) -> Tensor:
+        """Compute the norm of `own` with a kernel. Raise RuntimeError if the operator rejects it."""
+        norm, eps, _ = self.kind() or ("", 0.0, False)
+        x = as_rows(self.own)
+        made: Tensor = ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps)
+        return made
+
     def now(self) -> Tensor:
         made = self.module(self.own)
         for name, args in self.views:
@@ -214,9 +221,51 @@ class RotaryCalls:
         found = self.rotations[key]
         return "no kernel computes the rotary function" if found is None else found
 
+    def rotary_part(
+        self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
+    ) -> Any:
+        """Rotate the tokens from `start` to `stop` of `a0`, whose dimension of tokens is `dim`. Return all tokens.
+
+        Either `start` or `stop` is None. `in_place` says that the original method writes to `a0`. A norm's result that is not computed yet may be
+        replaced by a new tensor.
+        """
+        x = given["a0"]
+        index = (*(slice(None),) * dim, slice(start, stop))
+        if isinstance(x, Joined):
+            x = x.now()
+        if not torch.compiler.is_compiling() and (isinstance(x, Normed) or not in_place):
+            first, last, _ = slice(start, stop).indices(x.shape[dim])
+            given["a0"] = x.viewed("__getitem__", (index,)) if isinstance(x, Normed) else x[index]
+            found = self.rotation(at, own, given)
+            fits = isinstance(found, Rotation) and found.count == 1 and found.layout.find("S") == dim
+            if fits and first < last and (found.mode == "exact" or self.mode == "fast"):
+                leaves = leaves_of(tuple(value for name, value in given.items() if name not in ("function", "a0")))
+                tables = found.tables(leaves, x.dtype)
+                made = self.attempt(at, lambda: normed(found, (x,), tables, self.mode, offset=first)[0])
+                if made is not None:
+                    return made
+        x = computed(x)
+        given["a0"] = x[index]
+        rotated = self.rotary(at, own, options, **given)
+        if in_place:
+            x[index] = rotated
+            return x
+        rest = x[(*index[:-1], slice(stop, None) if start is None else slice(start))]
+        return torch.cat([rotated, rest] if start is None else [rest, rotated], dim)
+
     def deferred_norm(self, module: Any, x: Any) -> Any:
         """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
-        return deferred(module, x, self.cpu_kernels)
+        return deferred(module, computed(x), self.cpu_kernels)
+
+    def head_norm(self, at: int, module: Any, x: Any) -> Any:
+        """Compute `module(x)`, the norm of queries or keys, with the order of sums of the original."""
+        made = deferred(module, x, self.cpu_kernels)
+        if not isinstance(made, Normed):
+            if not torch.compiler.is_compiling():
+                self.site(at).note("the norm has another formula, or the operand has no kernel")
+            return made
+        found = self.attempt(at, made.kernel)
+        return module(x) if found is None else found
 
 
 def identity(function: Any) -> Any:
@@ -273,9 +322,17 @@ def cut(how: Rotation, tables: tuple[Tensor, ...], sizes: list[int], at: int) ->
 
 
 def normed(
-    how: Rotation, heads: tuple[Any, ...], tables: tuple[Tensor, ...], mode: str, out: tuple[Tensor, ...] | None = None
+    how: Rotation,
+    heads: tuple[Any, ...],
+    tables: tuple[Tensor, ...],
+    mode: str,
+    out: tuple[Tensor, ...] | None = None,
+    offset: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Normalize and rotate one stream of queries, keys or both. Write the results to `out` if it is given."""
+    """Normalize and rotate one stream of queries, keys or both. Write the results to `out` if it is given.
+
+    `offset` is the index of the first rotated token if the tables have fewer tokens than the stream.
+    """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
     if any(kind != kinds[0] for kind in kinds):
         outs: list[Any] = [None] * len(heads) if out is None else [(one,) for one in out]
@@ -297,6 +354,7 @@ def normed(
         interleaved=how.interleaved,
         rotary_dim=how.rotary_dim,
         heads_first=how.heads_first,
+        offset=offset,
         mode="fast" if mode == "fast" else "exact",
         out=out if out is None or len(own) == 2 else out[0],
     )

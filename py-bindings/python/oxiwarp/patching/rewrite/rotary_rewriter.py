@@ -3,17 +3,20 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .flow import Aliases, Block, Read, aliases_of
 from .method import PREFIX
 from .patterns import Chain, is_norm_call, is_value, without_cast
 
-ROTARY, ROTARY_PAIR = "rotary", "rotary_pair"
+ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
+ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
 DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|comput|creat|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
+HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|query|key)_?(norm|layernorm))$")
+"""Names of norms of queries and keys."""
 VIEWS = ("transpose", "unflatten")
 """Methods of a tensor that `Deferred` has too."""
 
@@ -84,6 +87,82 @@ def next_rotation(block: Block, at: int, first: Chain, local: frozenset[str], sp
     return index if target not in [name for node in second.operands.values() for name in Read(node).loads] else None
 
 
+class Part(NamedTuple):
+    """A statement that rotates some of the tokens of a variable."""
+
+    variable: str
+    chain: Chain
+    dim: int
+    """The dimension of the tokens."""
+    limits: tuple[ast.expr | None, ast.expr | None]
+    """The first rotated token, and the first token after the rotated ones."""
+    in_place: bool
+    """Whether the statement writes to the variable's tensor."""
+
+
+def part_of(statement: ast.stmt, space: Mapping[str, Any], local: frozenset[str]) -> Part | None:
+    """Return what a statement rotates if it is one of these, or None.
+
+    - `x[:, n:] = rotary(x[:, n:], tables)`
+    - `x = torch.cat([rotary(x[:, n:], tables), x[:, :n]], dim=1)`, also with the two tensors in the other order
+    """
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, value = statement.targets[0], statement.value
+    if isinstance(target, ast.Subscript):
+        chain, kept = rotary_chain(value, space, local), None
+    elif isinstance(target, ast.Name) and is_cat(value):
+        assert isinstance(value, ast.Call) and isinstance(value.args[0], ast.List | ast.Tuple)
+        if len(value.args[0].elts) != 2:
+            return None
+        first, second = value.args[0].elts
+        chain, kept = rotary_chain(first, space, local), second
+        if chain is None:
+            chain, kept = rotary_chain(second, space, local), first
+    else:
+        return None
+    own = None if chain is None else tokens_of(chain.operands["a0"])
+    if chain is None or own is None or any(Read(node).effects for node in chain.operands.values()):
+        return None
+    variable, dim, lower, upper = own
+    if kept is None:
+        same = tokens_of(target)
+        return Part(variable, chain, dim, (lower, upper), True) if same is not None and alike(own, same) else None
+    rest = tokens_of(kept)
+    dims = [*value.args[1:], *(keyword.value for keyword in value.keywords)]  # type: ignore[attr-defined]
+    before = value.args[0].elts[0] is kept  # type: ignore[attr-defined]
+    complement = (variable, dim, None, lower) if before else (variable, dim, upper, None)
+    fits = rest is not None and alike(rest, complement) and (lower is not None) == before
+    if not fits or not dims or not isinstance(dims[0], ast.Constant) or dims[0].value != dim:
+        return None
+    return Part(variable, chain, dim, (lower, upper), False) if variable == target.id else None  # type: ignore[union-attr]
+
+
+Tokens = tuple[str, int, ast.expr | None, ast.expr | None]
+
+
+def tokens_of(node: ast.expr) -> Tokens | None:
+    """Return variable, dimension and limits of `x[:, a:]` and `x[:, :b]`, or None for another expression."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+        return None
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+    if not parts or not all(isinstance(part, ast.Slice) and part.step is None for part in parts):
+        return None
+    *others, last = parts
+    assert isinstance(last, ast.Slice)
+    if any(part.lower or part.upper for part in others if isinstance(part, ast.Slice)):
+        return None
+    return (
+        (node.value.id, len(others), last.lower, last.upper) if (last.lower is None) != (last.upper is None) else None
+    )
+
+
+def alike(a: Tokens, b: Tokens) -> bool:
+    """Whether two ranges of tokens are the same."""
+    texts = [[None if node is None else ast.dump(node) for node in one[2:]] for one in (a, b)]
+    return a[:2] == b[:2] and texts[0] == texts[1]
+
+
 def is_assignment(statement: ast.stmt) -> bool:
     """Whether the statement is `name = value`."""
     return (
@@ -126,15 +205,7 @@ class Deferring:
         """Change the tree."""
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id
-                in (
-                    PREFIX + ROTARY,
-                    PREFIX + ROTARY_PAIR,
-                )
-            ):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ROTATIONS:
                 for keyword in node.keywords:
                     if keyword.arg in ("a0", "a1", "other") and isinstance(keyword.value, ast.Name):
                         consumers.setdefault(keyword.value.id, []).append(node)
@@ -322,9 +393,31 @@ def is_cat(node: ast.AST) -> bool:
     )
 
 
+def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
+    """Return the norms of queries and keys that a method computes by themselves."""
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and HEAD_NORM.search(node.func.attr)
+        and is_norm_call(node)
+    ]
+
+
 def index_of(block: list[ast.stmt], statement: ast.stmt) -> int:
     """Return the index of a statement in a block."""
     return next(at for at, one in enumerate(block) if one is statement)
 
 
-__all__ = ["ROTARY", "ROTARY_PAIR", "Deferring", "local_functions", "next_rotation", "rotary_chain"]
+__all__ = [
+    "ROTARY",
+    "ROTARY_PAIR",
+    "ROTARY_PART",
+    "Deferring",
+    "head_norms",
+    "local_functions",
+    "next_rotation",
+    "part_of",
+    "rotary_chain",
+]
