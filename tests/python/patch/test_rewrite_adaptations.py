@@ -5,18 +5,17 @@ is made before and after `patch`. The other fusions of oxiwarp are tested with t
 """
 
 import contextlib
+import copy
 import functools
+import importlib
 from collections import Counter
 
-import every_diffusers_model
-import every_transformers_model
-import patch_changes_diffusers  # noqa: F401
 import patch_changes_peft  # noqa: F401
 import patch_changes_quantized  # noqa: F401
 import pytest
 import torch
 from patch_changes import CHANGES, Change
-from patch_changes_diffusers import CACHES
+from patch_changes_diffusers import cache
 from patch_matrix import Subject, same
 from patch_models import Model
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,8 +26,8 @@ from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe
 
 STEPS = {
-    "before": "change patch {calls} reset own {calls} unpatch reset {calls} state undo call",
-    "after": "patch change {calls} reset own {calls} unpatch reset {calls} state undo call",
+    "before": "change patch {calls} reset own {calls} unpatch reset {calls} undo call state",
+    "after": "patch change {calls} reset own {calls} unpatch reset {calls} undo call state",
 }
 """Steps of a test. `own` patches the model again, so that each chain runs its original expression."""
 HOOKS = "the norm has hooks"
@@ -37,26 +36,33 @@ STEPS_OF_CACHE = 4
 """Number of calls with a cache. Each cache of these tests gets its first hit in these calls."""
 
 
-def case(found):
-    """Return the model of a case of every_*_model.py in float32."""
-    return Model(lambda: found.build(torch.float32)[0], lambda: found.build(torch.float32)[1], frozenset())
-
-
 MODELS = {
-    "z-image": case(every_diffusers_model.CASES["ZImageTransformer2DModel"]),
-    "lumina2": case(every_diffusers_model.CASES["Lumina2Transformer2DModel"]),
-    "cogview4": case(every_diffusers_model.CASES["CogView4Transformer2DModel"]),
-    "kandinsky5": case(every_diffusers_model.CASES["Kandinsky5Transformer3DModel"]),
-    "glm4": case(every_transformers_model.CASES["Glm4ForCausalLM"]),
+    "z-image": ("every_diffusers_model", "ZImageTransformer2DModel", "ZImageTransformerBlock"),
+    "lumina2": ("every_diffusers_model", "Lumina2Transformer2DModel", "Lumina2TransformerBlock"),
+    "cogview4": ("every_diffusers_model", "CogView4Transformer2DModel", "CogView4TransformerBlock"),
+    "nucleus": (
+        "every_diffusers_model",
+        "NucleusMoEImageTransformer2DModel-moe",
+        "NucleusMoEImageTransformerBlock",
+    ),
+    "glm4": ("every_transformers_model", "Glm4ForCausalLM", "Glm4DecoderLayer"),
 }
-REWRITTEN = {
-    "z-image": "ZImageTransformerBlock",
-    "lumina2": "Lumina2TransformerBlock",
-    "cogview4": "CogView4TransformerBlock",
-    "kandinsky5": "Kandinsky5TransformerDecoderBlock",
-    "glm4": "Glm4DecoderLayer",
-}
-"""A class of each model whose `forward` is rewritten."""
+"""For each model: the file and the name of its case, and a class whose `forward` is rewritten."""
+
+
+@functools.cache
+def built(name):
+    """Return a model in float32, and the arguments of its calls."""
+    file, key, _ = MODELS[name]
+    # Importing this file imports all models of diffusers or transformers, which takes seconds.
+    return importlib.import_module(file).CASES[key].build(torch.float32)
+
+
+def model(name):
+    # All calls get the same tensors, because the cache of text keys finds its entries by the address of the text.
+    return Model(lambda: copy.deepcopy(built(name)[0]), lambda: dict(built(name)[1]), frozenset())
+
+
 PLAIN = Change(contextlib.nullcontext, ())
 
 
@@ -74,7 +80,7 @@ class Adapted(Subject):
     """A model under test that also records the matrix products of each call, and what ran after the step `patch`."""
 
     def __init__(self, row, name, patched):
-        super().__init__(row, MODELS[name], patched)
+        super().__init__(row, model(name), patched)
         self.report, self.ran, self.products = None, None, []
 
     def patch(self, mode="exact"):
@@ -113,7 +119,7 @@ def plain(name):
     right = subject.call()[0]
     subject.take("patch call own")
     parts = {type(part).__name__ for _, part in named_parts(subject.model) if type(recipe_of(part)) is RewrittenRecipe}
-    assert REWRITTEN[name] in parts
+    assert MODELS[name][2] in parts
     return counts(subject.ran), right
 
 
@@ -191,13 +197,113 @@ def test_offloaded_leaves(change, name, order):
     assert kernels["gated_residual"] >= before[0]["gated_residual"] and kernels.total() > 0
 
 
-CACHED = {name: "cogview4 kandinsky5" for name in CACHES}
+def frames(model, args, inputs):
+    """Return the latents of an image as SeaCache takes them: channels, frames, rows and columns."""
+    return [x[:, None] for x in inputs["hidden_states"]]
 
 
-@pytest.mark.parametrize(("change", "name", "order"), cells(CACHED))
-def test_caches(change, name, order):
+def step(at):
+    return {"step_index": at, "num_inference_steps": 8, "sigma": 0.9 - at / 10}
+
+
+NOW = {"timestep": 0}
+
+
+def clock(at):
+    """Set the timestep of a step. FasterCache skips only timesteps below 681."""
+    NOW["timestep"] = 900 - 200 * at
+    return {}
+
+
+def cached(make, **options):
+    """Return a change that enables a cache of diffusers."""
+    make = contextlib.contextmanager(functools.partial(cache, make=make, **options))
+    return Change(make, (), kernels=None, bits=False, repeats=False)
+
+
+CACHED = {
+    **{name: CHANGES[name] for name in ("first-block-cache", "mag-cache", "taylor-seer-lite")},
+    "pyramid-attention-broadcast": CHANGES["pyramid-attention-broadcast"],
+    "taylor-seer": cached(
+        lambda hooks: hooks.TaylorSeerCacheConfig(
+            cache_interval=2,
+            disable_cache_before_step=2,
+            taylor_factors_dtype=torch.float32,
+            cache_identifiers=[r".*transformer_blocks\.\d+\.(attn1|self_attention)"],
+        )
+    ),
+    "sea-cache": cached(lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=step),
+    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. It does not split the image
+    # sizes that CogView4 takes.
+    "faster-cache": cached(
+        lambda hooks: hooks.FasterCacheConfig(
+            attention_weight_callback=lambda _: 0.3,
+            current_timestep_callback=lambda: NOW["timestep"],
+            is_guidance_distilled=True,
+        ),
+        context=clock,
+    ),
+    "text-kv-cache": CHANGES["text-kv-cache"],
+}
+"""Caches of diffusers. Options that name modules, and a callback for the latents, differ from those of other models."""
+
+
+@pytest.mark.parametrize("order", STEPS)
+@pytest.mark.parametrize("change", CACHED)
+def test_caches(change, order):
     """A cache of diffusers skips the same blocks in a patched model. The blocks that run use kernels."""
-    ours = check(CHANGES[change], name, order, calls=STEPS_OF_CACHE)
+    name = "nucleus" if change == "text-kv-cache" else "cogview4"  # diffusers supports this cache in one model
+    check_hits(check(CACHED[change], name, order, calls=STEPS_OF_CACHE), name)
+
+
+def check_hits(ours, name):
+    """Check that a cache skipped some work in later calls, and that a patched model lost no kernels by the cache."""
     first, *later = ours.products[:STEPS_OF_CACHE]
-    print(change, name, ours.products, str(ours.ran))
-    assert min(later) < first
+    assert min(later) < first, ours.products
+    (kernels, reasons), (wanted, known) = counts(ours.ran), plain(name)[0]
+    assert all(kernels[op] >= count for op, count in wanted.items()), str(ours.ran)
+    assert set(reasons) <= set(known), str(ours.ran)
+
+
+def cache_dit(model, blocks, pattern, calibrator=None):
+    """Enable a cache of cache-dit, as it does for the pipeline of a model."""
+    library = pytest.importorskip("cache_dit")
+    adapter = library.BlockAdapter(
+        transformer=model,
+        blocks=getattr(model, blocks),
+        forward_pattern=getattr(library.ForwardPattern, f"Pattern_{pattern}"),
+        check_forward_pattern=False,
+    )
+    config = library.DBCacheConfig(
+        Fn_compute_blocks=1,
+        Bn_compute_blocks=0,
+        max_warmup_steps=2,
+        residual_diff_threshold=0.5,
+        num_inference_steps=STEPS_OF_CACHE,
+    )
+    made = library.TaylorSeerCalibratorConfig(taylorseer_order=1) if calibrator else None
+    library.enable_cache(adapter, cache_config=config, calibrator_config=made)
+
+    def call(**inputs):
+        return model(**inputs)
+
+    call.reset = functools.partial(library.refresh_context, model, num_inference_steps=STEPS_OF_CACHE)
+    yield call
+    library.disable_cache(model)
+
+
+BLOCKS = {"z-image": ("layers", 3), "lumina2": ("layers", 3), "cogview4": ("transformer_blocks", 0)}
+"""Name of the blocks of a model, and the number of cache-dit's pattern for their arguments and results."""
+
+
+@pytest.mark.parametrize("order", STEPS)
+@pytest.mark.parametrize("calibrator", [False, True], ids=["cached", "taylor"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_cache_dit(name, calibrator, order):
+    """cache-dit skips the same blocks in a patched model. The blocks that run use kernels."""
+    blocks, pattern = BLOCKS[name]
+    make = contextlib.contextmanager(
+        functools.partial(cache_dit, blocks=blocks, pattern=pattern, calibrator=calibrator)
+    )
+    row = Change(make, (), kernels=None, bits=False, repeats=False)
+    check_hits(check(row, name, order, calls=STEPS_OF_CACHE), name)

@@ -15,17 +15,25 @@ from patch_changes import TAKES_OUT, change
 from torch.utils.checkpoint import checkpoint
 
 
-def cache(model, make):
-    """Enable a diffusers cache of block results, and call the model in a `cache_context`."""
+def cache(model, make, context=lambda step: {}):
+    """Enable a diffusers cache of block results, and call the model in a `cache_context`.
+
+    `context` returns additional arguments of `cache_context` for a step. `reset` of the yielded function starts again.
+    """
     hooks = pytest.importorskip("diffusers.hooks")
     model.enable_cache(make(hooks))
     calls = []
 
     def call(**inputs):
-        calls.append(1)
-        with model.cache_context("cond"):
+        with model.cache_context("cond", **context(len(calls))):
+            calls.append(1)
             return model(**inputs)
 
+    def reset():
+        calls.clear()
+        model._reset_stateful_cache()
+
+    call.reset = reset
     yield call
     model.disable_cache()
 

@@ -121,7 +121,7 @@ def method_of(cls: type) -> str | None:
     name = "forward" if hasattr(cls, "forward") else "__call__"
     own = getattr(cls, name, None)
     # A tool may have derived the class, as FSDP2 does. So this looks at the module of the method.
-    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp"):
+    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp", "peft"):
         return None
     return name if found_in(own) else None
 
