@@ -265,8 +265,8 @@ CACHED = {
     "sea-cache": cached(
         lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
     ),
-    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. It does not split the image
-    # sizes that CogView4 takes.
+    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. It does not split
+    # the image sizes that CogView4 takes.
     "faster-cache": cached(
         lambda hooks: hooks.FasterCacheConfig(
             attention_weight_callback=lambda _: 0.3,

@@ -27,7 +27,8 @@ def bitsandbytes(model, bits):
     yield
 
 
-# With 8 bits, bitsandbytes also rounds the activations. A difference in the last place may round to another integer.
+# With 8 bits, bitsandbytes also rounds the activations. A difference in the last place may then become a
+# difference of 1 in an integer.
 change(name="bitsandbytes-int8", off=0.03)(functools.partial(bitsandbytes, bits=8))
 change(name="bitsandbytes-nf4")(functools.partial(bitsandbytes, bits=4))
 
