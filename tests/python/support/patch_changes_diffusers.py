@@ -15,19 +15,32 @@ from patch_changes import TAKES_OUT, change
 from torch.utils.checkpoint import checkpoint
 
 
-def cache(model, make):
-    """Enable a diffusers cache of block results, and call the model in a `cache_context`."""
+def cache(model, make, context=lambda step: {}):
+    """Enable a diffusers cache of block results, and call the model in a `cache_context`.
+
+    `context` returns additional arguments of `cache_context` for a step. `reset` of the yielded function starts again.
+    """
     hooks = pytest.importorskip("diffusers.hooks")
     model.enable_cache(make(hooks))
     calls = []
 
     def call(**inputs):
-        calls.append(1)
-        with model.cache_context("cond"):
+        with model.cache_context("cond", **context(len(calls))):
+            calls.append(1)
             return model(**inputs)
 
+    def reset():
+        calls.clear()
+        model._reset_stateful_cache()
+
+    call.reset = reset
     yield call
     model.disable_cache()
+
+
+def sea_step(at):
+    """Return the arguments of `cache_context` that SeaCache needs for a step."""
+    return {"step_index": at, "num_inference_steps": 8, "sigma": 0.9 - at / 10}
 
 
 CACHES = {
@@ -41,7 +54,8 @@ CACHES = {
     "taylor-seer-lite": lambda hooks: hooks.TaylorSeerCacheConfig(
         cache_interval=2, disable_cache_before_step=1, taylor_factors_dtype=torch.float32, use_lite_mode=True
     ),
-    "sea-cache": lambda hooks: hooks.SeaCacheConfig(),
+    # It skips blocks of Wan only. For other models, it needs a function that finds the latents.
+    "sea-cache": lambda hooks: hooks.SeaCacheConfig(threshold=9.0),
     "text-kv-cache": lambda hooks: hooks.TextKVCacheConfig(),
     "pyramid-attention-broadcast": lambda hooks: hooks.PyramidAttentionBroadcastConfig(
         spatial_attention_block_skip_range=2,
@@ -58,7 +72,8 @@ UNKNOWN_TO = {
 }
 for name, make in CACHES.items():
     kinds = ("diffusers", *WITHOUT_CACHES, *UNKNOWN_TO.get(name, ()))
-    change(*kinds, name=name, kernels=None, bits=False, repeats=False)(functools.partial(cache, make=make))
+    context = {"context": sea_step} if name == "sea-cache" else {}
+    change(*kinds, name=name, kernels=None, bits=False, repeats=False)(functools.partial(cache, make=make, **context))
 
 
 def casting(model, storage, options):

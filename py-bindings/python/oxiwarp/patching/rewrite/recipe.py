@@ -130,8 +130,9 @@ def method_of(cls: type) -> str | None:
     """Return the name of the method of `cls` that has chains, or None."""
     name = "forward" if hasattr(cls, "forward") else "__call__"
     own = getattr(cls, name, None)
-    # A tool may have derived the class, as FSDP2 does. So this looks at the module of the method.
-    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp"):
+    # A tool may have derived the class, as FSDP2 does. So this looks at the module of the method. The gate of
+    # a LoRA layer of peft is a number, for which there is no kernel.
+    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp", "peft"):
         return None
     return name if found_in(own) else None
 

@@ -1,0 +1,343 @@
+"""Tests of models that other libraries change, and whose methods `patch` rewrites from their source.
+
+The changes are quantized linears, adapters, caches of block results, casts of the weights, and offloading. Each change
+is made before and after `patch`. The other fusions of oxiwarp are tested with the same changes in test_patch_matrix.py.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib
+from collections import Counter
+
+import patch_changes_peft  # noqa: F401
+import patch_changes_quantized  # noqa: F401
+import pytest
+import torch
+from patch_changes import CHANGES, Change
+from patch_changes_diffusers import cache, sea_step
+from patch_matrix import Subject, same
+from patch_models import Model
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+import oxiwarp
+
+STEPS = {
+    "before": "change patch {calls} reset own {calls} unpatch reset {calls} undo call state",
+    "after": "patch change {calls} reset own {calls} unpatch reset {calls} undo call state",
+}
+"""Steps of a test. `own` patches the model again, so that each chain runs its original expression."""
+HOOKS = "the norm has hooks"
+PRODUCTS = {getattr(torch.ops.aten, name) for name in ("addmm", "bmm", "linear", "mm")}
+STEPS_OF_CACHE = 4
+"""Number of calls with a cache. Each cache of these tests gets its first hit in these calls."""
+MODELS = {
+    "z-image": ("every_diffusers_model", "ZImageTransformer2DModel", "ZImageTransformerBlock"),
+    "lumina2": ("every_diffusers_model", "Lumina2Transformer2DModel", "Lumina2TransformerBlock"),
+    "cogview4": ("every_diffusers_model", "CogView4Transformer2DModel", "CogView4TransformerBlock"),
+    "nucleus": ("every_diffusers_model", "NucleusMoEImageTransformer2DModel-moe", "NucleusMoEImageTransformerBlock"),
+    "glm4": ("every_transformers_model", "Glm4ForCausalLM", "Glm4DecoderLayer"),
+}
+"""For each model: the file and the name of its case, and a class whose `forward` is rewritten."""
+PLAIN = Change(contextlib.nullcontext, ())
+
+
+@functools.cache
+def built(name, dtype):
+    """Return a model, and the arguments of its calls."""
+    file, key, _ = MODELS[name]
+    # Importing this file imports all models of diffusers or transformers, which takes seconds.
+    return importlib.import_module(file).CASES[key].build(dtype)
+
+
+def model(name, dtype, wide):
+    """Return a model in `dtype`. If `wide` is true, it computes in float32 with weights that are rounded to `dtype`.
+
+    All calls get the same tensors, because the cache of text keys finds its entries by the address of the text.
+    """
+
+    def make():
+        made = copy.deepcopy(built(name, dtype)[0])
+        return made.float() if wide else made
+
+    def inputs():
+        given = built(name, dtype)[1]
+        return tree_map_only(torch.Tensor, widened, given) if wide else dict(given)
+
+    return Model(make, inputs, frozenset())
+
+
+def widened(x):
+    return x.float() if x.is_floating_point() else x
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in PRODUCTS
+        return func(*args, **kwargs or {})
+
+
+class Adapted(Subject):
+    """A model under test that also records what ran after the step `patch`, and the matrix products of each call of a
+    model with a cache."""
+
+    def __init__(self, row, name, patched, dtype=torch.float32, wide=False):
+        super().__init__(row, model(name, dtype, wide), patched)
+        self.report, self.ran, self.products = None, None, []
+
+    def patch(self, mode="exact"):
+        self.mode = mode
+        self.report = oxiwarp.patch(self.target, mode=mode, cpu_kernels=True)
+
+    def own(self):
+        if self.patched:
+            self.ran, self.mode = self.report.ran(), None
+            oxiwarp.patch(self.target)
+
+    def reset(self):
+        """Forget the results that a cache holds."""
+        getattr(self.called, "reset", lambda: None)()
+
+    def call(self):
+        if self.row.repeats:
+            return super().call()
+        with Products() as products:
+            made = super().call()
+        self.products.append(products.count)
+        return made
+
+
+def counts(ran):
+    """Return the number of kernels per operator, and the number of calls of original code per reason."""
+    kernels, reasons = Counter(), Counter()
+    for row in ran:
+        kernels[row.op] += row.kernels
+        reasons.update(row.fallbacks)
+    return +kernels, reasons
+
+
+@functools.cache
+def plain(name, dtype=torch.float32):
+    """Return the counts of one call of a patched model that nothing has changed, and its result without `patch`.
+
+    Chains of the rewritten class must run kernels.
+    """
+    subject = Adapted(PLAIN, name, True, dtype)
+    right = subject.call()[0]
+    subject.take("patch call own")
+    rows = [row for row in subject.ran if row.line and row.module_class.endswith(f".{MODELS[name][2]}")]
+    assert sum(row.kernels for row in rows) > 0, str(subject.ran)
+    return counts(subject.ran), right
+
+
+def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float32):
+    """Take the steps of an order with an unpatched and a patched model, and compare the results.
+
+    All results without kernels must have equal bits. With kernels, float32 results may differ by 1e-5 of the largest
+    element, because the kernel of a norm adds the terms of a sum in another order than torch's CPU kernel. In bfloat16,
+    the difference must be less than the rounding error of the unpatched model. If the change rounds activations to
+    integers, a difference in the last bit may become a difference of 1 in such an integer. Then the difference must be
+    less than the error that the rounding to integers causes.
+    """
+    stock, ours = (Adapted(row, name, patched, dtype) for patched in (False, True))
+    steps = STEPS[order].format(calls="call " * calls)
+    with stock.undoing:
+        expected = stock.take(steps)
+    with ours.undoing:
+        found = ours.take(steps)
+    for (step, mode, y), (_, _, x) in zip(found, expected, strict=True):
+        if step == "state":
+            assert y == x
+        elif mode is not None and rounds_activations:
+            check_less_than_rounding(y[0], x[0], plain(name)[1])
+        else:
+            same(y[0], x[0], mode is None, 1e-5, functools.partial(in_float32, row, name, dtype))
+    assert ours.products == stock.products
+    assert ours.warned <= stock.warned
+    return ours
+
+
+def check_less_than_rounding(ours, stock, right):
+    """Check that `ours` differs less from `stock` than `stock` differs from `right`."""
+    for path, exact in right.items():
+        if isinstance(exact, torch.Tensor):
+            off, rounding = ((stock[path] - other[path]).abs().mean() for other in (ours, right))
+            assert off < rounding, path
+
+
+def in_float32(row, name, dtype):
+    """Return the result of an unpatched model with a change that computes in float32."""
+    subject = Adapted(row, name, False, dtype, wide=True)
+    with subject.undoing:
+        return subject.take("change call")[0][-1][0]
+
+
+def cells(rows):
+    return [(change, name, order) for change, names in rows.items() for name in names.split() for order in STEPS]
+
+
+LINEARS = "z-image lumina2 glm4"
+FUSED = {
+    "torchao-int8": LINEARS,
+    "torchao-float8": LINEARS,
+    "torchao-int8-activations": LINEARS,
+    "bitsandbytes-int8": LINEARS,
+    "bitsandbytes-nf4": LINEARS,
+    "gguf": "z-image lumina2",
+    "lora": LINEARS,
+    "two-loras": "z-image",
+    "dora": LINEARS,
+    "layerwise-casting": "z-image lumina2",
+    "layerwise-casting-of-all": "z-image lumina2",
+    "group-offload-of-blocks": "z-image lumina2",
+}
+"""Changes that leave all chains of a model fused, with the models."""
+ROUNDS_ACTIVATIONS = ("torchao-int8-activations", "bitsandbytes-int8")
+
+
+@pytest.mark.parametrize(("change", "name", "order"), cells(FUSED))
+def test_fused(change, name, order):
+    """With these changes, a patched model runs the same kernels as without them."""
+    row = CHANGES[change]._replace(grad=False, kernels=None)
+    ours = check(row, name, order, rounds_activations=change in ROUNDS_ACTIVATIONS)
+    assert counts(ours.ran) == plain(name)[0], str(ours.ran)
+
+
+@pytest.mark.parametrize("change", ["torchao-int8", "torchao-float8", "bitsandbytes-nf4", "gguf", "lora", "dora"])
+def test_fused_in_bfloat16(change):
+    """The kernels also run in bfloat16, although an adapter or the scales of a weight are in float32."""
+    name = "z-image"
+    ours = check(CHANGES[change]._replace(grad=False, kernels=None), name, "before", dtype=torch.bfloat16)
+    assert counts(ours.ran) == plain(name, torch.bfloat16)[0], str(ours.ran)
+
+
+@pytest.mark.parametrize("order", STEPS)
+@pytest.mark.parametrize("name", ["z-image", "lumina2"])
+def test_offloaded_leaves(name, order):
+    """If each module is offloaded by itself, hooks of the norms move their weights.
+
+    A chain with such a norm runs its original expression. A gated sum before the norm still runs a kernel.
+    """
+    kernels, reasons = counts(check(CHANGES["group-offload-of-leaves"], name, order).ran)
+    wanted, known = plain(name)[0]
+    new = {reason.removeprefix("the sum by itself: ") for reason in reasons - known}
+    assert new == {HOOKS}, reasons
+    gated = ("gated_residual", "gated_residual_ada_norm")
+    assert sum(kernels[op] for op in gated) >= sum(wanted[op] for op in gated)
+
+
+def frames(model, args, inputs):
+    """Return the latents of an image as SeaCache takes them: channels, frames, rows and columns."""
+    return [x[:, None] for x in inputs["hidden_states"]]
+
+
+NOW = {"timestep": 0}
+
+
+def clock(at):
+    """Set the timestep of a step. FasterCache skips only timesteps below 681."""
+    NOW["timestep"] = 900 - 200 * at
+    return {}
+
+
+def cached(make, **options):
+    """Return a change that enables a cache of diffusers."""
+    make = contextlib.contextmanager(functools.partial(cache, make=make, **options))
+    return Change(make, (), kernels=None, bits=False, repeats=False)
+
+
+CACHED = {
+    **{name: CHANGES[name] for name in ("first-block-cache", "mag-cache", "taylor-seer-lite")},
+    "pyramid-attention-broadcast": CHANGES["pyramid-attention-broadcast"],
+    "taylor-seer": cached(  # by default, TaylorSeer knows no module of CogView4
+        lambda hooks: hooks.TaylorSeerCacheConfig(
+            cache_interval=2,
+            disable_cache_before_step=2,
+            taylor_factors_dtype=torch.float32,
+            cache_identifiers=[r"transformer_blocks\.\d+\.attn1"],
+        )
+    ),
+    "sea-cache": cached(
+        lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
+    ),
+    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. It does not split
+    # the image sizes that CogView4 takes.
+    "faster-cache": cached(
+        lambda hooks: hooks.FasterCacheConfig(
+            attention_weight_callback=lambda _: 0.3,
+            current_timestep_callback=lambda: NOW["timestep"],
+            is_guidance_distilled=True,
+        ),
+        context=clock,
+    ),
+    "text-kv-cache": CHANGES["text-kv-cache"],
+}
+"""Caches of diffusers, with options that fit CogView4."""
+
+
+@pytest.mark.parametrize("order", STEPS)
+@pytest.mark.parametrize("change", CACHED)
+def test_caches(change, order):
+    """A cache of diffusers skips the same blocks in a patched model. The blocks that run use kernels."""
+    name = "nucleus" if change == "text-kv-cache" else "cogview4"  # diffusers supports this cache in one model
+    check_hits(check(CACHED[change], name, order, calls=STEPS_OF_CACHE), name)
+
+
+def check_hits(ours, name):
+    """Check that a cache skipped some work in later calls, and that a patched model lost no kernels by the cache."""
+    first, *later = ours.products[:STEPS_OF_CACHE]
+    assert min(later) < first, ours.products
+    (kernels, reasons), (wanted, known) = counts(ours.ran), plain(name)[0]
+    assert all(kernels[op] >= count for op, count in wanted.items()), str(ours.ran)
+    assert set(reasons) <= set(known), str(ours.ran)
+
+
+def cache_dit(model, blocks, pattern, checked, calibrator):
+    """Enable a cache of cache-dit, with the options that cache-dit has for the pipeline of a model."""
+    library = pytest.importorskip("cache_dit")
+    adapter = library.BlockAdapter(
+        transformer=model,
+        blocks=getattr(model, blocks),
+        forward_pattern=getattr(library.ForwardPattern, f"Pattern_{pattern}"),
+        check_forward_pattern=checked,
+    )
+    config = library.DBCacheConfig(
+        Fn_compute_blocks=1,
+        Bn_compute_blocks=0,
+        max_warmup_steps=2,
+        residual_diff_threshold=0.5,
+        num_inference_steps=STEPS_OF_CACHE,
+    )
+    made = library.TaylorSeerCalibratorConfig(taylorseer_order=1) if calibrator else None
+    library.enable_cache(adapter, cache_config=config, calibrator_config=made)
+
+    def call(**inputs):
+        return model(**inputs)
+
+    call.reset = functools.partial(library.refresh_context, model, num_inference_steps=STEPS_OF_CACHE)
+    yield call
+    library.disable_cache(model)
+
+
+BLOCKS = {
+    "z-image": {"blocks": "layers", "pattern": 3, "checked": False},  # its blocks call `hidden_states` `x`
+    "lumina2": {"blocks": "layers", "pattern": 3, "checked": True},
+    "cogview4": {"blocks": "transformer_blocks", "pattern": 0, "checked": True},
+}
+"""For each model: the name of its blocks, the number of cache-dit's pattern of their arguments and results, and whether
+cache-dit compares this pattern with the signature of `forward`."""
+
+
+@pytest.mark.parametrize("order", STEPS)
+@pytest.mark.parametrize("calibrator", [False, True], ids=["cached", "taylor"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_cache_dit(name, calibrator, order):
+    """cache-dit skips the same blocks in a patched model. The blocks that run use kernels."""
+    make = contextlib.contextmanager(functools.partial(cache_dit, **BLOCKS[name], calibrator=calibrator))
+    row = Change(make, (), kernels=None, bits=False, repeats=False)
+    check_hits(check(row, name, order, calls=STEPS_OF_CACHE), name)
