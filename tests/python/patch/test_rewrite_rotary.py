@@ -119,7 +119,7 @@ def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
     model = cls(norm, across=cls is AcrossHeads).to(dtype)
     args = [heads(dtype), heads(dtype), rotary_models.tables(dtype if cls is Decoder else torch.float32)]
     found, _ = run_both_ways(model, *args)
-    assert len(found) == 2
+    assert len(found) == (4 if cls is Pairs else 2)
     if cls is not Pairs:  # it assigns both norms in one statement
         source = rewritten_from(cls.forward).source
         assert source.count("deferred_norm") == (4 if cls is Joint else 2), source
@@ -133,7 +133,7 @@ def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
 
 def test_joint_tokens():
     """The norms of text and image tokens are computed with the rotation of all tokens."""
-    cos, sin = (torch.randn(S + 2, D) for _ in range(2))
+    cos, sin = (torch.randn(S + 2, D // 2).repeat_interleave(2, -1) for _ in range(2))
     text = heads(torch.bfloat16, 2)
     model = Joint().to(torch.bfloat16)
     args = heads(torch.bfloat16), heads(torch.bfloat16), (cos, sin), text
@@ -287,5 +287,5 @@ def test_random_methods(tmp_path):
 def test_normed_is_private():
     """Only the functions in this package see a `Normed`: it has no operators that would hide a mistake."""
     public = {name for name in vars(Normed) if not name.startswith("_")}
-    assert public <= {"viewed", "transpose", "unflatten", "parts", "now", "across_heads", "kind"}
+    assert public <= {"viewed", "transpose", "unflatten", "parts", "now", "kernel", "seen", "across_heads", "kind"}
     assert not inspect.isabstract(Normed)

@@ -22,7 +22,7 @@ from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.norms.recognise import is_candidate, recognise
 from oxiwarp.patching.rewrite.calls import Calls
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
-from oxiwarp.patching.rewrite.rotary_calls import Deferred, computed
+from oxiwarp.patching.rewrite.rotary_calls import Deferred, Normed, computed
 from oxiwarp.patching.sites import RAN, sites_of
 
 MOST_UNEQUAL = 0.05
@@ -128,11 +128,14 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
     for name in names:
         setattr(Calls, name, simple(name))
     Calls.sum_and_norm = sum_and_norm  # type: ignore[method-assign]
+    now = Normed.now
+    Normed.now = lambda self: self.seen(self.module(self.own))  # type: ignore[method-assign]
     try:
         yield
     finally:
         for name, method in originals.items():
             setattr(Calls, name, method)
+        Normed.now = now  # type: ignore[method-assign]
 
 
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:

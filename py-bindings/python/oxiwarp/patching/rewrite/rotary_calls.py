@@ -73,17 +73,26 @@ class Normed(Deferred):
         return [self]
 
     def kernel(self) -> Tensor:
-        """Compute the norm of `own` with a kernel. Raise RuntimeError if the operator rejects it."""
+        """Compute the norm with a kernel. Raise RuntimeError if the operator rejects the operands."""
         norm, eps, _ = self.kind() or ("", 0.0, False)
         x = as_rows(self.own)
-        made: Tensor = ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps)
-        return made
+        return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
 
-    def now(self) -> Tensor:
-        made = self.module(self.own)
+    def seen(self, made: Tensor) -> Tensor:
+        """Return the view of the norm's result."""
         for name, args in self.views:
             made = getattr(made, name)(*args)
         return made
+
+    def now(self) -> Tensor:
+        if self.own.dim() not in (3, 4):
+            return self.seen(self.module(self.own))
+        try:  # this operator has the order of sums of the original norm
+            return self.kernel()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return self.seen(self.module(self.own))
 
     @property
     def across_heads(self) -> bool:
@@ -226,8 +235,8 @@ class RotaryCalls:
     ) -> Any:
         """Rotate the tokens from `start` to `stop` of `a0`, whose dimension of tokens is `dim`. Return all tokens.
 
-        Either `start` or `stop` is None. `in_place` says that the original method writes to `a0`. A norm's result that is not computed yet may be
-        replaced by a new tensor.
+        Either `start` or `stop` is None. `in_place` says that the original method writes to `a0`. If `a0` is not
+        computed yet, the result is a new tensor.
         """
         x = given["a0"]
         index = (*(slice(None),) * dim, slice(start, stop))
