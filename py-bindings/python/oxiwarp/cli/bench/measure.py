@@ -132,8 +132,32 @@ def compile_one(workload: Workload, variant: Variant, device: torch.device, dtyp
 def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """Build the unpatched model. The weights are the same each time."""
     torch.manual_seed(0)
+    if workload.large and not small:
+        return build_large(workload, device, dtype)
     with device:  # only around construction, because torch.compile cannot trace this context
         return nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
+
+
+def build_large(workload: Workload, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Build the model without its weights, and then make random weights of type `dtype` on the device.
+
+    Weights of norms are 1, biases are 0, and the standard deviation of a matrix is that of torch's linears.
+    """
+    from accelerate import init_empty_weights
+
+    with init_empty_weights(include_buffers=False), device:
+        model = workload.build(False)
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            made = torch.empty(parameter.shape, dtype=dtype, device=device)
+            if parameter.dim() > 1:
+                made.normal_(std=(3 * parameter[0].numel()) ** -0.5)
+            else:
+                made.fill_(float(name == "weight"))
+            module._parameters[name] = nn.Parameter(made, requires_grad=False)
+    return nn.Module.to(model, device).eval()
 
 
 def begin(

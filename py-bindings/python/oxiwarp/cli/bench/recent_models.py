@@ -123,14 +123,14 @@ def _wan22(small: bool) -> Any:
 
 def recent(wan_arguments: Any) -> tuple[Workload, ...]:
     """Return the workloads. `wan_arguments` makes the arguments of Wan 2.2, which are those of Wan 2.1."""
-    few: Any = dict(steps=FEW_STEPS)
+    few: Any = dict(steps=FEW_STEPS, large=True)
     return (
         Workload("qwen-image", "Qwen-Image, 1024 x 1024, 4096 + 256 tokens", _qwen_image, _qwen_image_arguments,
                  sigma=1.0, **few),
         Workload("z-image", "Z-Image, 1024 x 1024, 4096 + 256 tokens", _z_image, _z_image_arguments, sigma=1.0, **few),
         Workload("flux2", "FLUX.2, 1024 x 1024, 4096 + 512 tokens", _flux2, _flux2_arguments, sigma=1.0, **few),
         Workload("hunyuan-video-1.5", "HunyuanVideo 1.5, 480p, 121 frames, 49290 tokens", _hunyuan_video_15,
-                 _hunyuan_video_15_arguments, sigma=0, steps=1),
+                 _hunyuan_video_15_arguments, sigma=0, steps=1, large=True),
         Workload("wan2.2", "Wan 2.2 A14B, 480p, 81 frames, 32760 tokens", _wan22, wan_arguments, **few),
     )  # fmt: skip
 

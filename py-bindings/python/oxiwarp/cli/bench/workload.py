@@ -31,6 +31,8 @@ class Workload:
     steps: int = 30
     """Steps of the sample that is compared with the unpatched model. It has as many steps as a pipeline, so that errors
     can accumulate."""
+    large: bool = False
+    """Whether the model in float32 is larger than the memory of one GPU. Its weights are made in the final dtype."""
     restore: Callable[[Arguments], None] | None = None
     """Restores the arguments that a step has modified."""
 
