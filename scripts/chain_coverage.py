@@ -241,9 +241,12 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     found = list(covers.functions.get((path, first), ()))
     for region in covers.regions.get(path, ()):
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
-        if inside(chain.whole, region) and inside(chain.total, region):
-            found.append(region.cover)
-        elif rope and region.lines[0] <= chain.line <= region.lines[1]:
+        if (
+            inside(chain.whole, region)
+            and inside(chain.total, region)
+            or rope
+            and region.lines[0] <= chain.line <= region.lines[1]
+        ):
             found.append(region.cover)
     if caller is not None:
         for region in covers.regions.get(caller[0], ()):
