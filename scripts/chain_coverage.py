@@ -99,16 +99,25 @@ class Trace:
 class Operators(TorchDispatchMode):
     """Counts the operators that torch dispatches. Leaves out views and allocations, which launch no kernel."""
 
+    supports_higher_order_operators = True  # such as flex_attention
+
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        returns = function._schema.returns
-        view = returns and all(item.alias_info is not None and not item.alias_info.is_write for item in returns)
-        if not view and function._schema.name.partition("::")[2] not in NO_LAUNCH:
-            self.count += 1
+        self.count += launches(function)
         return function(*args, **(kwargs or {}))
+
+
+def launches(function: Any) -> bool:
+    """Whether an operator launches a kernel on a GPU."""
+    schema = getattr(function, "_schema", None)
+    if schema is None:  # a higher-order operator
+        return True
+    infos = [item.alias_info for item in schema.returns]
+    is_view = infos and all(info is not None and not info.is_write for info in infos)
+    return not is_view and schema.name.partition("::")[2] not in NO_LAUNCH
 
 
 @dataclass
@@ -166,8 +175,12 @@ def covers_of(model: nn.Module) -> Covers:
             covers.functions.setdefault(code_of(base.forward), []).append(cover)
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
-        elif isinstance(recipe, RewrittenRecipe) and (type(part), recipe.method) not in rewritten:
-            rewritten.add((type(part), recipe.method))
+        elif isinstance(recipe, RewrittenRecipe):
+            if "norm" in base.__name__.lower():  # a modulated norm
+                covers.norms[id(part)] = Cover("norm", sites[0])
+            if type(part) in rewritten:
+                continue
+            rewritten.add(type(part))
             add_rewritten(covers, getattr(base, recipe.method), [Cover("rewritten", site) for site in sites])
         elif recipe is None and (method := method_of(base)):
             found = found_in(own := getattr(base, method))
@@ -240,13 +253,9 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     """
     found = list(covers.functions.get((path, first), ()))
     for region in covers.regions.get(path, ()):
+        whole = inside(chain.whole, region) and inside(chain.total, region)
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
-        if (
-            inside(chain.whole, region)
-            and inside(chain.total, region)
-            or rope
-            and region.lines[0] <= chain.line <= region.lines[1]
-        ):
+        if whole or (rope and region.lines[0] <= chain.line <= region.lines[1]):
             found.append(region.cover)
     if caller is not None:
         for region in covers.regions.get(caller[0], ()):

@@ -44,7 +44,9 @@ VIEWS = {"bfloat16", "contiguous", "expand", "flatten", "float", "half", "reshap
 VIEWS |= {"type_as", "unsqueeze", "view", "clip"}
 TABLES = {"build", "compute", "create", "freqs", "get", "init", "make", "precompute", "prepare", "set"}
 """First words of the names of functions that make the tables of a rotary embedding."""
-INTEGERS = re.compile(r"^.{1,2}$|idx|index|num|len|size|offset|count|shape|dim|step|epoch|layer_id", re.IGNORECASE)
+INTEGERS = re.compile(
+    r"^[bcijkmnst]$|idx|index|num|len|size|offset|count|shape|dim$|step|epoch|layer_id", re.IGNORECASE
+)
 """Names of integers."""
 QK = re.compile(
     r"(^|_)(qk?|k|query|key|queries|keys)_?(layer_?)?norm\d*$|norm_?(added_)?(q|k|query|key)(_|\d|$)", re.IGNORECASE
@@ -219,7 +221,8 @@ class Function:
                     if "cap" not in ast.unparse(other):
                         yield TANH
                 elif ACTIVATIONS & set(words(called)):
-                    yield ACTIVATION
+                    if not isinstance(other, ast.Attribute):  # a number of the configuration
+                        yield ACTIVATION
                 else:
                     continue
                 return
@@ -229,7 +232,7 @@ class Function:
         called = name_of(node.func)
         if isinstance(node.func, ast.Attribute) and QK.search(called):
             yield self.made(QK_NORM, node, place(node))
-        elif node.args and re.search(r"norm(?!al)|^ln_?\w?$", called.lower()) and called[-1] != "_":
+        elif node.args and re.search(r"(?<!vector_)norm(?!al)|^ln_?\w?$", called.lower()) and called[-1] != "_":
             total = self.value(node.args[0], node.lineno)
             if is_sum(total):
                 yield self.made(SUM_NORM, node, place(node), place(total))

@@ -25,6 +25,9 @@ CHAINS = {
     "x = (scale[:, None] + 1) * self.body(y)": ["modulation"],
     "factor = 1 + scale\nx = y * factor": ["modulation"],
     "x = y[:, : (i + 1) * width]": [],
+    "x = (index + 1) * y": [],
+    "x = torch.linalg.vector_norm(x + y)": [],
+    "x = torch.sigmoid(y) * self.factor": [],
     "x = 0.5 * x * (1 + torch.tanh(y))": [],
     "x = residual + gate.tanh() * y": ["gate", "tanh gate"],
     "x = cap * torch.tanh(x / cap)": [],
@@ -61,8 +64,8 @@ class Block(nn.Module):
         self.other_gate = nn.Parameter(torch.randn(1))
 
     def forward(self, x):
-        x = x + self.gate * torch.relu(x)
-        x = x + self.other_gate * torch.relu(x)
+        x = x + self.gate * torch.abs(x)
+        x = x + self.other_gate * torch.abs(x)
         return self.scaled(x)
 
     def scaled(self, x):
@@ -75,7 +78,7 @@ class Grouped(nn.Module):
         self.norm = nn.GroupNorm(4, 16)
 
     def forward(self, x):
-        y = x + torch.relu(x)
+        y = x + torch.abs(x)
         return self.norm(y)
 
 
@@ -88,8 +91,8 @@ class Model(nn.Module):
         return self.grouped(self.block(x).flatten(0, 1))
 """
 STATES = {
-    "x + self.gate * torch.relu(x)": "kernel",
-    "x + self.other_gate * torch.relu(x)": "original",
+    "x + self.gate * torch.abs(x)": "kernel",
+    "x + self.other_gate * torch.abs(x)": "original",
     "self.norm(x) * (1 + self.gate)": "missed",
     "self.norm(y)": "left",
 }
@@ -142,7 +145,7 @@ def test_page_is_fresh():
 
 @pytest.mark.parametrize("library", ["diffusers", "transformers"])
 def test_sample(library):
-    """Models that are called again give the data of the page. If this fails, run `python scripts/supported_models.py`."""
+    """Models that are called again give the data of the page. If not, run `python scripts/supported_models.py`."""
     made = script("supported_models")
     data = made.load()
     installed = made.versions()
