@@ -250,12 +250,10 @@ def families(data: dict[str, Any]) -> Iterator[str]:
         rows = []
         for family, names in sorted(groups.items()):
             count, states = shares(merged(data, names, "bfloat16"))
-            before, after = map(
-                sum, zip(*(data["models"][name]["bfloat16"]["operators"] for name in names), strict=True)
-            )
-            rows.append(
-                [f"`{family}`", len(names), count, *cells(states), before, after, percent(before - after, before)]
-            )
+            counts = [data["models"][name]["bfloat16"]["operators"] for name in names]
+            before, after = map(sum, zip(*counts, strict=True))
+            operators = [before, after, percent(before - after, before)] if all(map(all, counts)) else ["–"] * 3
+            rows.append([f"`{family}`", len(names), count, *cells(states), *operators])
         yield f"\n### {library}\n"
         yield from table(["family", "models", "chains", *STATES, "operators", "with `patch`", "fewer"], rows)
     yield ""
