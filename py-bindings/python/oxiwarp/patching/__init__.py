@@ -237,7 +237,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
             why = error
     # The report also says why the fusion of the class, which may replace more chains, does not apply.
     try:
-        recipe = rewrite.recipe_for(x, settings.mode, settings.cpu_kernels, "" if why is None else str(why))
+        recipe = rewrite.recipe_for(x, *settings, "" if why is None else str(why))
     except Unsuitable as error:
         raise why or error from None
     if recipe is None:

@@ -1,48 +1,13 @@
-"""Models that `bench` measures end to end, in their real sizes or in small sizes for tests, with seeded random weights.
-
-A workload is a model together with the arguments of one step. A step of a diffusion model denoises latents by flow
-matching. A step of a language model processes a prompt or decodes one token.
-"""
+"""The workloads of `bench`, in their real sizes or in small sizes for tests, with seeded random weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-Arguments = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One model at one size."""
-
-    name: str
-    title: str
-    build: Callable[[bool], nn.Module]
-    """Builds the model. The argument True requests a small model."""
-    arguments: Callable[[nn.Module, bool, torch.device, torch.dtype], Arguments]
-    """Creates the arguments of one step, with the same seeded values each time."""
-    state: str = "hidden_states"
-    """Name of the argument with the latents, which each step of a diffusion model updates."""
-    sigma: float = 1000.0
-    """Value of `timestep` at the first step, or 0 for a model without timesteps."""
-    steps: int = 30
-    """Steps of the sample that is compared with the unpatched model. It has as many steps as a pipeline, so that errors
-    can accumulate."""
-    restore: Callable[[Arguments], None] | None = None
-    """Restores the arguments that a step has modified."""
-
-    @property
-    def denoises(self) -> bool:
-        """Whether the workload is a diffusion model. Its step updates the argument that `state` names."""
-        return self.sigma > 0
-
-
-def seeded(seed: int, *shape: int) -> Tensor:
-    """Return normally distributed values. They are generated on the CPU, so they do not depend on the device."""
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+from .recent_models import recent
+from .workload import Arguments, Workload, seeded
 
 
 def _ltx(small: bool) -> Any:
@@ -250,6 +215,7 @@ WORKLOADS = {
             steps=1,
             restore=_forget,
         ),
+        *recent(_wan_arguments),
     )
 }
 

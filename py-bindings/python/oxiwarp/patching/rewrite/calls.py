@@ -8,14 +8,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ... import ops
+from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
 from .operands import Norm, branch_and_gate, unmodulated
+from .rotary_calls import RotaryCalls, computed, joined
 
 Own = Callable[..., Any]
 """The original expression, as a function of the operands."""
@@ -32,16 +35,19 @@ class Options(NamedTuple):
 
     mode: str
     cpu_kernels: bool
+    attention: str | None = None
+    """Compute capability of the GPU if `oxiwarp.attention` may run in the place of torch's attention."""
 
 
-class Calls:
+class Calls(RotaryCalls):
     """The functions that a rewritten method calls, for the options of `patch`.
 
     `sites` counts what happened to each chain of the method.
     """
 
     def __init__(self, how: Options, sites: list[Site]) -> None:
-        self.mode, self.cpu_kernels = how
+        super().__init__()
+        self.how, (self.mode, self.cpu_kernels, _) = how, how
         self.sites = sites
 
     def site(self, at: At) -> Site:
@@ -162,15 +168,30 @@ class Calls:
         made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
         return own(**factors) if made is None else made
 
+    def attention(self, at: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Compute the attention with `oxiwarp.attention` where that is measured to be faster, or with `function`."""
+        if self.how.attention is None or len(args) != 3:
+            return function(*args, **options)
+        if function is F.scaled_dot_product_attention:
+            return sdpa(self.how, *args, **options)
+        known = getattr(function, "__module__", "") == "diffusers.models.attention_dispatch"
+        return dispatched(self.how, *args, **options) if known else function(*args, **options)
 
-FUNCTIONS = ("gated_residual", "modulated_norm", "sum_and_norm", "gated_activation")
+
+METHODS = (
+    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "deferred_norm",
+    "attention",
+)  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
+OTHERS = {"joined": joined, "computed": computed}
+"""Functions that rewritten methods call and that need no options."""
+FUNCTIONS = (*METHODS, *OTHERS)
 
 
 def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
     made = Calls(how, sites)
-    return {name: getattr(made, name) for name in FUNCTIONS}
+    return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 
 def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:

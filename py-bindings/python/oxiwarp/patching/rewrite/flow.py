@@ -346,4 +346,15 @@ def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
     ]
 
 
-__all__ = ["Block", "Read", "blocks", "evaluated_once", "is_norm", "shared_by"]
+__all__ = [
+    "Aliases",
+    "Block",
+    "Read",
+    "aliases_of",
+    "blocks",
+    "evaluated_once",
+    "is_definition",
+    "is_norm",
+    "is_self",
+    "shared_by",
+]

@@ -45,8 +45,8 @@ class Norm(NamedTuple):
     """Rounding of an RMSNorm, as `add_rms_norm` takes it."""
 
 
-def unusable(x: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel runs for the tensor `x`, or None."""
+def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
+    """Return the reason why no kernel runs for the tensor `x`, or None. `permuted` allows permuted dimensions."""
     if type(x) not in PLAIN:
         return f"an operand is a {type(x).__name__}"
     if x.dtype not in FLOATS:
@@ -60,7 +60,7 @@ def unusable(x: Any, cpu_kernels: bool) -> str | None:
     # torch's result for a tensor with permuted dimensions would have permuted dimensions too. The kernel's
     # result is contiguous. Tokens whose columns are not contiguous, such as those of a patch convolution, are
     # copied first.
-    if not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
+    if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
 
@@ -273,6 +273,7 @@ __all__ = [
     "is_like",
     "modulated",
     "modulation",
+    "norm_of",
     "not_halves",
     "unknown_norm",
     "unmodulated",

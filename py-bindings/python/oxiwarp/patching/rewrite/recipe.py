@@ -29,6 +29,8 @@ class RewrittenRecipe:
     """Name of the method, "forward" or "__call__"."""
     mode: str
     cpu_kernels: bool = False
+    attention: str | None = None
+    """Compute capability of the GPU if the method may call `oxiwarp.attention`."""
     remark: str = ""
     """Why the class's fusion (a method that was written for it) does not apply, for the report."""
 
@@ -40,7 +42,7 @@ class RewrittenRecipe:
         rewritten = rewritten_from(own)
         assert isinstance(rewritten, Rewritten)
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
-        new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels), sites))
+        new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels, self.attention), sites))
 
         decodes = is_decoders(base)
 
@@ -53,13 +55,14 @@ class RewrittenRecipe:
 
     def outcome(self, x: Any) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
-        ops = dict.fromkeys(op for chain in possible(x, self.method) for op in chain.ops)
+        ops = dict.fromkeys(op for chain in possible(x, self.method, self.attention) for op in chain.ops)
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
+        exactness += ", but for the attention" if "attention" in ops else ""
         return {"op": ", ".join(ops), "exactness": exactness, "reason": self.remark}
 
 
-def recipe_for(x: Any, mode: str, cpu_kernels: bool, remark: str) -> RewrittenRecipe | None:
+def recipe_for(x: Any, mode: str, cpu_kernels: bool, attention: str | None, remark: str) -> RewrittenRecipe | None:
     """Return the recipe that rewrites the method of `x`, or None if its class has no method with chains.
 
     Raise `Unsuitable` with the reason if the method cannot be rewritten, or if no kernel computes a chain of it.
@@ -70,23 +73,25 @@ def recipe_for(x: Any, mode: str, cpu_kernels: bool, remark: str) -> RewrittenRe
     chains = found_in(getattr(base_of(x), method))
     if isinstance(chains, str):
         raise Unsuitable(chains)
-    if not possible(x, method):
-        raise Unsuitable("; ".join(dict.fromkeys(impossible(x, chain) or "" for chain in chains)))
-    return RewrittenRecipe(method, mode, cpu_kernels, remark)
+    if not possible(x, method, attention):
+        raise Unsuitable("; ".join(dict.fromkeys(impossible(x, chain, attention) or "" for chain in chains)))
+    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark)
 
 
-def possible(x: Any, method: str) -> list[Found]:
+def possible(x: Any, method: str, attention: str | None) -> list[Found]:
     """Return the chains of the method of `x` for which there is a kernel, as far as its norms and activations show.
 
     The chain of an activation names the operator of this activation only.
     """
     chains = [chain for chain in found_in(getattr(base_of(x), method)) if isinstance(chain, Found)]
-    made = [chain for chain in chains if impossible(x, chain) is None]
+    made = [chain for chain in chains if impossible(x, chain, attention) is None]
     return [replace(chain, ops=(activation(x, chain).__name__,)) if chain.act else chain for chain in made]
 
 
-def impossible(x: Any, chain: Found) -> str | None:
+def impossible(x: Any, chain: Found, attention: str | None) -> str | None:
     """Return the reason why no kernel computes a chain, or None."""
+    if chain.ops == ("attention",) and attention is None:
+        return "patch was called without attention=True"
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
     op = activation(x, chain) if chain.act else None

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once
+from .flow import Block, Read, blocks, evaluated_once, is_definition, is_self
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
+from .rotary_rewriter import ROTARY, ROTARY_PAIR, Deferring, local_functions, next_rotation, rotary_chain
 
 SUM_AND_NORM = "sum_and_norm"
+ATTENTION = "attention"
+ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
+"""Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -20,6 +24,8 @@ KERNELS = {
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
+    (ROTARY,): ("qk_norm_rope", "rope"),
+    (ATTENTION,): ("attention",),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -92,11 +98,16 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (chain := self.chain(node)):
             self.absorbed |= chain.used()
             return self.rewriting.call(chain, self)
+        if isinstance(node, ast.Call) and is_attention(node.func):
+            node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
+            node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
         return self.generic_visit(node)
 
     def chain(self, node: ast.expr) -> Chain | None:
         """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
-        found = Finder(self.block, self.at, self.rewriting.space).find(node)
+        rewriting = self.rewriting
+        found = Finder(self.block, self.at, rewriting.space).find(node)
+        found = found or rotary_chain(node, rewriting.space, rewriting.local)
         if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
             return None
         return found
@@ -109,6 +120,7 @@ class Rewriting:
         self.own = undecorated(own)
         self.tree = tree_of(self.own)
         self.space = self.own.__globals__
+        self.local = local_functions(self.tree)
         self.found: list[Found] = []
         self.computed: dict[int, str] = {}
         """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
@@ -119,12 +131,15 @@ class Rewriting:
             self.rewrite(block)
         if self.found:
             check_source(self.own)
+            Deferring(self.tree).run()
         return Rewritten(ast.fix_missing_locations(self.tree), self.found)
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
+            if self.rotations(block, at):
+                continue
             pair = self.pair(block, at)
             if pair is None:
                 nested = Nested(self, block, at)
@@ -140,6 +155,26 @@ class Rewriting:
                 block.move(at, pair.last, statement)
         for at, statements in sorted(pending.items(), reverse=True):
             block.statements[at:at] = statements
+
+    def rotations(self, block: Block, at: int) -> bool:
+        """Replace a statement that rotates queries, together with the next one, if that rotates the keys."""
+        statement = block.statements[at]
+        first = rotary_chain(statement.value, self.space, self.local) if is_definition(statement) else None
+        index = None if first is None else next_rotation(block, at, first, self.local, self.space)
+        if first is None or index is None:
+            return False
+        other = block.statements[index]
+        second = rotary_chain(other.value, self.space, self.local)
+        operands = [
+            ast.keyword(name, node) for name, node in (*first.operands.items(), ("other", second.operands["a0"]))
+        ]
+        call = called(
+            ROTARY_PAIR, [ast.Constant(self.add(first)), first.own(), *constants(first)], operands, first.node
+        )
+        names = [ast.Name(one.targets[0].id, ast.Store()) for one in (statement, other)]
+        block.update(at, ast.copy_location(ast.Assign([ast.Tuple(names, ast.Store())], call), statement))
+        block.update(index, ast.copy_location(ast.Pass(), other))
+        return True
 
     def put(self, block: Block, at: int, statement: ast.stmt, absorbed: set[str]) -> None:
         """Put a statement into the place of another one, and remove the definitions that it contains now."""
@@ -213,6 +248,13 @@ class Rewriting:
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         self.found.append(Found(names, chains[0].line, source, functions, norm, act))
         return len(self.found) - 1
+
+
+def is_attention(function: ast.expr) -> bool:
+    """Whether a called function is one of `ATTENTIONS`."""
+    if isinstance(function, ast.Attribute):
+        return function.attr in ATTENTIONS and not is_self(function.value)
+    return isinstance(function, ast.Name) and function.id in ATTENTIONS
 
 
 def attribute_of(node: ast.expr | None) -> str:

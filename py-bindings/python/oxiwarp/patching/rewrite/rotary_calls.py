@@ -1,0 +1,306 @@
+"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys before them.
+
+A norm of queries or keys is not computed in its place: its variable gets a `Normed`, and the rotary embedding computes
+both in one kernel. If there is no such kernel, the norm is computed first, as in the original method.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import ops
+from ...ops._register import may_write, needs_grad
+from ..fusions.core.modules import is_exactly
+from ..fusions.core.operands import as_rows
+from ..sites import Site
+from .operands import FLOAT, Norm, norm_of, unusable
+from .rotary import Rotation, Shape, Unknown, leaves_of, rotation_of, signature_of
+
+Own = Callable[..., Any]
+
+
+class Deferred:
+    """Queries or keys that are not computed yet."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        """Return the tensors and norms that are concatenated along the dimension `tokens`, or None if it is another."""
+        raise NotImplementedError
+
+    def now(self) -> Tensor:
+        """Compute the original expression."""
+        raise NotImplementedError
+
+    def signature(self) -> Shape:
+        """Return what a probe must know about the tensor."""
+        return Shape(self.dtype, int(self.shape[-1]), tuple(size == 1 for size in self.shape[:-1]))
+
+
+class Normed(Deferred):
+    """The norm of a tensor, or a view of the norm's result."""
+
+    def __init__(self, module: nn.Module, norm: Norm, x: Tensor) -> None:
+        self.module, self.norm, self.own, self.x = module, norm, x, x
+        self.views: list[tuple[str, tuple[Any, ...]]] = []
+        """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
+        self.shape, self.dtype = x.shape, x.dtype
+
+    def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
+        """Return the result of a method of the tensor. It is a view of the norm's result."""
+        made = Normed(self.module, self.norm, self.own)
+        made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
+        made.shape = made.x.shape
+        return made
+
+    def transpose(self, first: int, second: int) -> Any:
+        """Exchange two dimensions."""
+        if self.x.dim() - 1 in (first % self.x.dim(), second % self.x.dim()):
+            return self.now().transpose(first, second)
+        return self.viewed("transpose", (first, second))
+
+    def unflatten(self, dim: int, sizes: Any) -> Any:
+        """Split the last dimension into heads. The norm remains a norm over all heads."""
+        if self.x.dim() != 3 or dim % 3 != 2 or len(sizes) != 2:
+            return self.now().unflatten(dim, sizes)
+        return self.viewed("unflatten", (dim, sizes))
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        return [self]
+
+    def now(self) -> Tensor:
+        made = self.module(self.own)
+        for name, args in self.views:
+            made = getattr(made, name)(*args)
+        return made
+
+    @property
+    def across_heads(self) -> bool:
+        """Whether the norm is over all heads of a token."""
+        return self.own.shape[-1] != self.x.shape[-1]
+
+    def kind(self) -> tuple[str, float, bool] | None:
+        """Return the norm's name and eps for `oxiwarp.qk_norm_rope`, and `across_heads`. None: it has no such norm."""
+        kind, weight, bias, eps, offset, rounding = self.norm
+        if any(part is not None and part.shape != self.own.shape[-1:] for part in (weight, bias)) or offset:
+            return None
+        if any(part is not None and part.dtype != self.dtype for part in (weight, bias)):
+            return None
+        if kind == "layer_norm":
+            return ("layer_norm", eps, self.across_heads) if is_exactly(self.module, nn.LayerNorm) else None
+        if is_exactly(self.module, nn.RMSNorm):
+            return ("rms_norm", eps, self.across_heads) if rounding == "once" else None
+        composed = "llama_rms_norm" if rounding == "before_weight" or self.dtype == FLOAT else "mochi_rms_norm"
+        return composed, eps, self.across_heads
+
+
+class Joined(Deferred):
+    """Queries or keys that are concatenated."""
+
+    def __init__(self, held: list[Any], dim: int) -> None:
+        self.held, self.dim = held, dim % len(held[0].shape)
+        shape = list(held[0].shape)
+        shape[self.dim] = sum(one.shape[self.dim] for one in held)
+        self.shape, self.dtype = torch.Size(shape), held[0].dtype
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        return self.held if self.dim == tokens else None
+
+    def now(self) -> Tensor:
+        return torch.cat([computed(one) for one in self.held], self.dim)
+
+
+def computed(x: Any) -> Any:
+    """Return a tensor for a `Deferred`, and any other value unchanged."""
+    return x.now() if isinstance(x, Deferred) else x
+
+
+def joined(cat: Callable[..., Any], held: Any, dim: int = 0) -> Any:
+    """Compute `torch.cat(held, dim)`, or a `Joined` if a tensor is not computed yet."""
+    if any(isinstance(one, Deferred) for one in held):
+        first = held[0].shape
+        plain = all(isinstance(one, Normed | Tensor) and one.dtype == held[0].dtype for one in held)
+        at = dim % len(first)
+        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in held if len(one.shape) == len(first)}
+        if plain and len(rest) == 1 and cat is torch.cat and at != len(first) - 1:
+            return Joined(list(held), dim)
+    return cat([computed(one) for one in held], dim)
+
+
+def deferred(module: Any, x: Any, cpu_kernels: bool) -> Any:
+    """Return a `Normed` for `module(x)` if `oxiwarp.qk_norm_rope` may compute it, or the result of `module(x)`."""
+    if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
+        return module(x)
+    norm = norm_of(module, x, wide=False, modulated=False)
+    made = Normed(module, norm, x) if isinstance(norm, Norm) else None
+    return module(x) if made is None or made.kind() is None else made
+
+
+def rejected(x: Any, cpu_kernels: bool) -> str | None:
+    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` takes permuted tensors."""
+    if isinstance(x, Deferred):
+        return None
+    return unusable(x, cpu_kernels, permuted=True)
+
+
+class RotaryCalls:
+    """The functions for rotary embeddings, for the options of `patch`."""
+
+    mode: str
+    cpu_kernels: bool
+    site: Callable[[Any], Site]
+    attempt: Callable[..., Any]
+
+    def __init__(self) -> None:
+        self.rotations: dict[Any, Rotation | None] = {}
+
+    def rotary(self, at: int, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute a call of a rotary function."""
+        found = self.rotation(at, own, given)
+        if isinstance(found, Rotation):
+            args = tuple(value for name, value in given.items() if name != "function")
+            heads, leaves = args[: found.count], leaves_of(args[found.count :])
+            made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
+            if made is not None:
+                return made if found.count > 1 else made[0]
+        elif found:
+            self.site(at).note(found)
+        return own(**{name: computed(value) for name, value in given.items()})
+
+    def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
+        """Compute two calls of a rotary function, for queries and keys, whose other arguments are the same."""
+        found, second = self.rotation(at, own, given), {**given, "a0": other}
+        if isinstance(found, Rotation) and found.count == 1 and found is self.rotation(at, own, second):
+            args = tuple(value for name, value in given.items() if name != "function")
+            heads, leaves = (args[0], other), leaves_of(args[1:])
+            made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
+            if made is not None:
+                return made
+        return self.rotary(at, own, options, **given), self.rotary(at, own, options, **second)
+
+    def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
+        """Return what a rotary function computes, or the reason why no kernel computes it.
+
+        The first call with a signature runs the function on small tensors. torch.compile cannot do this, and Inductor
+        generates a kernel for the original function. The reason is "" then.
+        """
+        if torch.compiler.is_compiling():
+            return ""
+        if why := rejected(given["a0"], self.cpu_kernels):
+            return why
+        function = identity(given["function"])
+        target = given.get("target", given["a0"])
+        signature = tuple(
+            value.signature() if isinstance(value, Deferred) else signature_of(value)
+            for name, value in given.items()
+            if name not in ("function", "target")
+        )
+        unknown = next((one for one in signature if type(one) is Unknown), None)
+        if function is None or unknown is not None:
+            return str(unknown or "the rotary function has a closure")
+        if (target if isinstance(target, torch.dtype) else getattr(target, "dtype", None)) != given["a0"].dtype:
+            return "the result has another dtype than the operand"
+        key = at, function, signature
+        if key not in self.rotations:
+            names = [name for name in given if name not in ("function", "target")]
+            fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
+            self.rotations[key] = rotation_of(
+                lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature
+            )
+        found = self.rotations[key]
+        return "no kernel computes the rotary function" if found is None else found
+
+    def deferred_norm(self, module: Any, x: Any) -> Any:
+        """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
+        return deferred(module, x, self.cpu_kernels)
+
+
+def identity(function: Any) -> Any:
+    """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
+    if not isinstance(function, FunctionType):
+        return function
+    if function.__closure__ or function.__kwdefaults__:
+        return None if function.__closure__ else function
+    return function.__code__, function.__defaults__
+
+
+def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
+    """Rotate queries, keys or both. Compute the norms before the rotation in the same kernel if there is one."""
+    tokens = how.layout.index("S")
+    plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
+    if plain or how.layout in ("SH", "HS") or not any(isinstance(x, Deferred) for x in heads):
+        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
+    parts = [x.parts(tokens) if isinstance(x, Deferred) else [x] for x in heads]
+    if any(part is None for part in parts) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
+    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
+    streams = list(zip(*parts, strict=True))
+    if len(streams) == 1:
+        return normed(how, streams[0], tables, mode)
+    if recorded(streams):
+        made = [normed(how, stream, cut(how, tables, sizes, at), mode) for at, stream in enumerate(streams)]
+        return tuple(torch.cat(ones, tokens) for ones in zip(*made, strict=True))
+    outs = tuple(
+        streams[0][at].new_empty(x.shape) if isinstance(streams[0][at], Tensor) else streams[0][at].x.new_empty(x.shape)
+        for at, x in enumerate(heads)
+    )
+    for at, stream in enumerate(streams):
+        places = tuple(out.narrow(tokens, sum(sizes[:at]), sizes[at]) for out in outs)
+        normed(how, stream, cut(how, tables, sizes, at), mode, places)
+    return outs
+
+
+def recorded(streams: list[Any]) -> bool:
+    """Whether autograd records a call, so that kernels may not write into parts of a result."""
+    for stream in streams:
+        for one in stream:
+            x, held = (one.x, one.norm[1:3]) if isinstance(one, Normed) else (one, ())
+            if needs_grad(x, *held) or not may_write(x):
+                return True
+    return False
+
+
+def cut(how: Rotation, tables: tuple[Tensor, ...], sizes: list[int], at: int) -> tuple[Tensor, ...]:
+    """Return the rows of the tables for the tokens of part `at`."""
+    return tuple(
+        table.narrow(-3 if table.dim() == 4 and not how.heads_first else -2, sum(sizes[:at]), sizes[at])
+        for table in tables
+    )
+
+
+def normed(
+    how: Rotation, heads: tuple[Any, ...], tables: tuple[Tensor, ...], mode: str, out: tuple[Tensor, ...] | None = None
+) -> tuple[Tensor, ...]:
+    """Normalize and rotate one stream of queries, keys or both. Write the results to `out` if it is given."""
+    kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
+    if any(kind != kinds[0] for kind in kinds):
+        outs: list[Any] = [None] * len(heads) if out is None else [(one,) for one in out]
+        return tuple(normed(how, (one,), tables, mode, place)[0] for one, place in zip(heads, outs, strict=True))
+    options: dict[str, Any] = {"norm": None}
+    if kinds[0] is not None:
+        norm, eps, across = kinds[0]
+        options = {"norm": norm, "eps": eps, "across_heads": across}
+        for name, one in zip("qk", heads, strict=False):
+            options |= {f"{name}_weight": one.norm.weight, f"{name}_bias": one.norm.bias}
+    own = [as_rows(one.x if isinstance(one, Normed) else one) for one in heads]
+    cos, sin, *_ = (*tables, None)
+    made = ops.qk_norm_rope(
+        own[0],
+        own[1] if len(own) == 2 else None,
+        cos,
+        sin,
+        **options,
+        interleaved=how.interleaved,
+        rotary_dim=how.rotary_dim,
+        heads_first=how.heads_first,
+        mode="fast" if mode == "fast" else "exact",
+        out=out if out is None or len(own) == 2 else out[0],
+    )
+    return made if isinstance(made, tuple) else (made,)
+
+
+__all__ = ["Deferred", "RotaryCalls", "computed", "joined"]

@@ -1,0 +1,330 @@
+"""Finds calls of rotary functions in a method, and the norms of queries and keys before them."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .flow import Aliases, Block, Read, aliases_of
+from .method import PREFIX
+from .patterns import Chain, is_norm_call, is_value, without_cast
+
+ROTARY, ROTARY_PAIR = "rotary", "rotary_pair"
+DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
+NAME = re.compile(r"rot|rope", re.IGNORECASE)
+OTHER = re.compile(r"^rope$|half|get_|freq|build|comput|creat|init|pad|prepare|inv|prot", re.IGNORECASE)
+"""Names of functions that compute tables, or a part of a rotation."""
+VIEWS = ("transpose", "unflatten")
+"""Methods of a tensor that `Deferred` has too."""
+
+
+def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]) -> Chain | None:
+    """Return the chain of a call of a rotary function, also with a cast of the result, or None.
+
+    `space` has the global variables. `local` has the names of the functions that the method defines or imports. All
+    arguments but constants are operands. The first operand is the function.
+    """
+    call, target = without_cast(node)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    name = call.func.id
+    function = space.get(name)
+    known = name in local or (callable(function) and not isinstance(function, type))
+    if not known or not NAME.search(name) or OTHER.search(name):
+        return None
+    args = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if any(keyword.arg is None for keyword in call.keywords) or not args or not is_value(args[0]):
+        return None
+    parts = [arg.value if isinstance(arg, ast.Starred) else arg for arg in args]
+    operands: dict[str, ast.expr] = {"function": call.func}
+    operands |= {f"a{at}": part for at, part in enumerate(parts) if not isinstance(part, ast.Constant)}
+    if len(operands) < 3:
+        return None
+    chain = Chain(ROTARY, node, operands)
+    if target is not None:
+        root = target.value if isinstance(target, ast.Attribute) else target
+        if isinstance(root, ast.Name) and isinstance(args[0], ast.Name) and root.id == args[0].id:
+            chain.inlined[id(root)] = args[0]
+        else:
+            operands["target"] = target
+    return chain
+
+
+def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
+    """Return the names of the functions that a method defines or imports, and that it assigns nowhere else."""
+    defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node is not tree]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            defined += [alias.asname or alias.name for alias in node.names]
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    arguments = {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
+    return frozenset(name for name in defined if defined.count(name) == 1 and name not in stored | arguments)
+
+
+def next_rotation(block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]) -> int | None:
+    """Return the index of the statement that rotates the keys as statement `at` rotates the queries, or None.
+
+    Both statements assign a variable. Only the first operand differs, and no operand has side effects.
+    """
+    index = at + 1
+    while index < len(block.statements) and isinstance(block.statements[index], ast.Pass):
+        index += 1
+    statement = block.statements[at]
+    if index == len(block.statements) or not is_assignment(statement) or not is_assignment(block.statements[index]):
+        return None
+    second = rotary_chain(block.statements[index].value, space, local)  # type: ignore[attr-defined]
+    if second is None or list(first.operands) != list(second.operands):
+        return None
+    same = [ast.dump(chain.own()) for chain in (first, second)]
+    rest = [[ast.dump(node) for name, node in chain.operands.items() if name != "a0"] for chain in (first, second)]
+    reads = [Read(node) for chain in (first, second) for node in chain.operands.values()]
+    target = statement.targets[0].id  # type: ignore[attr-defined]
+    if same[0] != same[1] or rest[0] != rest[1] or any(read.effects for read in reads):
+        return None
+    return index if target not in [name for node in second.operands.values() for name in Read(node).loads] else None
+
+
+def is_assignment(statement: ast.stmt) -> bool:
+    """Whether the statement is `name = value`."""
+    return (
+        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+    )
+
+
+class Deferring:
+    """Lets rotary functions compute the norms of their queries and keys.
+
+    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`, which may return an object in the place of a tensor.
+    Until the rotary function takes `q`, the method may only concatenate `q` or take a view of it. After the statement
+    with the rotary function, `q` is a tensor on each path.
+    """
+
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.tree = tree
+        self.aliases: Aliases = aliases_of(tree)
+        self.place: dict[int, tuple[list[ast.stmt], int]] = {}
+        """The block of a statement, and the `id` of the statement that contains this block."""
+        self.statement: dict[int, ast.stmt] = {}
+        """The innermost statement of a node, by the node's `id`."""
+        self.order: dict[int, int] = {}
+        """The position of a statement in the source."""
+        self.enter(tree)
+
+    def enter(self, owner: ast.stmt) -> None:
+        """Record the statements of a statement's blocks."""
+        for _, value in ast.iter_fields(owner):
+            if not isinstance(value, list) or not value or not isinstance(value[0], ast.stmt | ast.ExceptHandler):
+                continue
+            for statement in value:
+                self.place[id(statement)] = value, id(owner)
+                self.order[id(statement)] = len(self.order)
+                self.statement.update(dict.fromkeys(map(id, ast.walk(statement)), statement))
+                if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                    self.enter(statement)
+
+    def run(self) -> None:
+        """Change the tree."""
+        consumers: dict[str, list[ast.Call]] = {}
+        for node in ast.walk(self.tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id
+                in (
+                    PREFIX + ROTARY,
+                    PREFIX + ROTARY_PAIR,
+                )
+            ):
+                for keyword in node.keywords:
+                    if keyword.arg in ("a0", "a1", "other") and isinstance(keyword.value, ast.Name):
+                        consumers.setdefault(keyword.value.id, []).append(node)
+        for variable, calls in consumers.items():
+            self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
+
+    def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
+        """Defer the norms that give `variable` its value, if that is possible. `calls` take the variable."""
+        last = max(users, key=lambda user: self.order[id(user)])
+        norms = [
+            norm for norm in self.norms_of(variable) if self.order[id(norm)] < min(self.order[id(u)] for u in users)
+        ]
+        if not norms:
+            return
+        first = self.order[id(norms[0])]
+        region = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name)
+            and node.id == variable
+            and first <= self.order.get(id(self.statement.get(id(node))), -1) <= self.order[id(last)]
+        ]
+        joins: list[ast.Call] = []
+        for node in region:
+            if isinstance(node.ctx, ast.Store):
+                continue
+            statement = self.statement[id(node)]
+            call = self.taken(statement, node, calls, only=len(norms) == 1)
+            if not isinstance(node.ctx, ast.Load) or call is None:
+                return
+            if isinstance(call, ast.Call) and is_cat(call):
+                joins.append(call)
+        end = self.end(variable, [*norms, *users])
+        if end is None:
+            return
+        for call in joins:
+            self.join(call, variable)
+        for norm in norms:
+            self.change(norm)
+        block, at = end
+        if block[at] is not last or variable not in Read(last).stores:
+            name = ast.Name(variable, ast.Load())
+            value = ast.Call(ast.Name(COMPUTED, ast.Load()), [name], [])
+            made = ast.copy_location(ast.Assign([ast.Name(variable, ast.Store())], value), block[at])
+            block.insert(at + 1, ast.fix_missing_locations(made))
+
+    def norms_of(self, variable: str) -> list[ast.Assign]:
+        """Return the statements `variable = norm(x)`, also with a view of the result, in the order of the source."""
+        found = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign)
+            and is_assignment(node)
+            and node.targets[0].id == variable  # type: ignore[attr-defined]
+            and norm_in(node) is not None
+            and id(node) in self.order
+        ]
+        return sorted(found, key=lambda node: self.order[id(node)])
+
+    def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
+        """Return the node that takes the variable `node` in a way that is possible for a `Deferred`, or None.
+
+        `only` says that the variable has only one norm, which thus takes a tensor.
+        """
+        if isinstance(statement, ast.Assign) and is_assignment(statement):
+            value = statement.value
+            if (norm := norm_in(statement)) is not None and any(part is node for part in ast.walk(norm.args[0])):
+                return norm if isinstance(norm.args[0], ast.Name) or only else None
+            if is_cat(value) and statement.targets[0].id == node.id:  # type: ignore[attr-defined]
+                assert isinstance(value, ast.Call) and isinstance(value.args[0], ast.List | ast.Tuple)
+                return value if [part for part in value.args[0].elts if part is node] else None
+            if (
+                isinstance(value, ast.Call)
+                and isinstance(value.func, ast.Attribute)
+                and value.func.value is node
+                and value.func.attr in VIEWS
+                and statement.targets[0].id == node.id
+                and not value.keywords  # type: ignore[attr-defined]
+            ):
+                return value
+        for call in ast.walk(statement):
+            if id(call) in calls and any(keyword.value is node for keyword in call.keywords):  # type: ignore[attr-defined]
+                return call
+        return None
+
+    def end(self, variable: str, statements: list[ast.stmt]) -> tuple[list[ast.stmt], int] | None:
+        """Return the smallest block with all statements, and the index of its last statement that contains one.
+
+        Return None if a statement is in a loop within this block, if the variable may be unbound after it, or if a
+        statement in between changes the variable's tensor.
+        """
+        paths = [list(self.path(statement))[::-1] for statement in statements]
+        depth = max(at for at in range(min(map(len, paths))) if all(path[at][0] is paths[0][at][0] for path in paths))
+        block = paths[0][depth][0]
+        tops = [path[depth][1] for path in paths]
+        if any(not isinstance(owner, ast.If) for path in paths for _, owner in path[depth:-1]):
+            return None
+        begin, stop = (pick(index_of(block, top) for top in tops) for pick in (min, max))
+        arguments = {node.arg for node in ast.walk(self.tree.args) if isinstance(node, ast.arg)}
+        bound = variable in arguments or any(
+            variable in Read(one).stores and not isinstance(one, ast.If) for one in block[:begin]
+        )
+        if not bound and not is_assignment(block[begin]):
+            return None
+        near = self.aliases[0].get(variable, set()) | {variable}
+        for one in block[begin : stop + 1]:
+            for node in ast.walk(one):
+                runs = id(node) in self.order and not isinstance(node, ast.If | ast.FunctionDef)
+                if runs and Read(node).changed & near:
+                    return None
+        return block, stop
+
+    def path(self, statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
+        """Yield the block of a statement with the statement, then those of the statement that contains the block."""
+        owners = {id(node): node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)}
+        while id(statement) in self.place:
+            block, owner = self.place[id(statement)]
+            yield block, statement
+            statement = owners[owner]
+
+    def join(self, call: ast.Call, variable: str) -> None:
+        """Let a concatenation take tensors that are not computed yet, and defer the norms of the other tensors."""
+        assert isinstance(call.args[0], ast.List | ast.Tuple)
+        others = [part for part in call.args[0].elts if isinstance(part, ast.Name) and part.id != variable]
+        for other in others:
+            self.defer_part(other, call)
+        call.args.insert(0, call.func)
+        call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
+
+    def defer_part(self, other: ast.Name, call: ast.Call) -> None:
+        """Defer the norm that gives a tensor its value which only a concatenation in the same block reads."""
+        user = self.statement[id(call)]
+        block, _ = self.place[id(user)]
+        norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
+        if not norms:
+            return
+        loads = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name)
+            and node.id == other.id
+            and isinstance(node.ctx, ast.Load)
+            and self.order.get(id(self.statement.get(id(node))), -1) > self.order[id(norms[0])]
+        ]
+        own = {id(node) for norm in norms for node in ast.walk(norm)}
+        if [node for node in loads if id(node) not in own] == [other] and self.end(
+            other.id, [*norms, user]
+        ) is not None:
+            for norm in norms:
+                self.change(norm)
+
+    def change(self, statement: ast.Assign) -> None:
+        """Let a norm return a `Deferred`."""
+        norm = norm_in(statement)
+        if norm is not None:
+            norm.args = [norm.func, *norm.args]
+            norm.func = ast.copy_location(ast.Name(DEFERRED, ast.Load()), norm.args[0])
+
+
+def norm_in(statement: ast.Assign) -> ast.Call | None:
+    """Return the call of a norm whose result, or a view of the result, a statement assigns."""
+    value = statement.value
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in VIEWS
+        and not value.keywords
+    ):
+        value = value.func.value
+    return value if isinstance(value, ast.Call) and is_norm_call(value) else None
+
+
+def is_cat(node: ast.AST) -> bool:
+    """Whether the node is a call `torch.cat([...], dim)` or `torch.cat([...], dim=dim)`."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "cat"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "torch"
+        and 1 <= len(node.args) <= 2
+        and isinstance(node.args[0], ast.List | ast.Tuple)
+        and not any(isinstance(part, ast.Starred) for part in node.args[0].elts)
+        and [keyword.arg for keyword in node.keywords] in ([], ["dim"])
+    )
+
+
+def index_of(block: list[ast.stmt], statement: ast.stmt) -> int:
+    """Return the index of a statement in a block."""
+    return next(at for at, one in enumerate(block) if one is statement)
+
+
+__all__ = ["ROTARY", "ROTARY_PAIR", "Deferring", "local_functions", "next_rotation", "rotary_chain"]

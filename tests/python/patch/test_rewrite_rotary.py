@@ -1,0 +1,291 @@
+"""Tests of rotary functions, and of the norms before them, in methods that `patch` rewrites from their source."""
+
+import inspect
+
+import both_ways
+import pytest
+import rotary_models
+import torch
+from rotary_models import Attention, OwnRMSNorm, rotate_halves, rotate_in_place, rotate_pairs
+from torch import nn
+
+import oxiwarp
+from oxiwarp.patching.class_swap import base_of
+from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
+from oxiwarp.patching.rewrite.rotary import rotation_of, signature_of
+from oxiwarp.patching.rewrite.rotary_calls import Normed
+
+PROGRAMS = 150
+"""Random methods per test."""
+B, S, H, D = 2, rotary_models.TOKENS, rotary_models.HEADS, rotary_models.COLUMNS
+
+
+class Pairs(Attention):
+    def forward(self, q, k, tables):
+        q, k = self.norm_q(q), self.norm_k(k)
+        q = rotate_pairs(q, tables)
+        k = rotate_pairs(k, tables)
+        return q, k
+
+
+class Separate(Attention):
+    """The norms stand in branches, as in Z-Image, and the keys are rotated in another place."""
+
+    def forward(self, q, k, tables):
+        if self.norm_q is not None:
+            q = self.norm_q(q)
+        if self.norm_k is not None:
+            k = self.norm_k(k)
+        if tables is not None:
+            q = rotate_pairs(q, tables)
+        total = q.sum()
+        if tables is not None:
+            k = rotate_pairs(k, tables)
+        return q, k, total
+
+
+class Joint(Attention):
+    """Text and image tokens have norms of their own and are rotated together, as in Flux."""
+
+    def forward(self, q, k, tables, text=None):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        if text is not None:
+            text_q = self.norm_added_q(text)
+            text_k = self.norm_added_k(text)
+            q = torch.cat([text_q, q], dim=1)
+            k = torch.cat([text_k, k], dim=1)
+        if tables is not None:
+            q = rotate_pairs(q, tables)
+            k = rotate_pairs(k, tables)
+        return q, k
+
+
+class AcrossHeads(Attention):
+    """The norms are over all heads, and the function is nested, as in Wan."""
+
+    def forward(self, q, k, tables):
+        q = self.norm_q(q.flatten(2))
+        k = self.norm_k(k.flatten(2))
+        q = q.unflatten(2, (H, -1))
+        k = k.unflatten(2, (H, -1))
+
+        def rotary(x, cos, sin):
+            return rotary_models.rope_of_wan(x, cos, sin)
+
+        q = rotary(q, *tables)
+        k = rotary(k, *tables)
+        return q, k
+
+
+class Decoder(Attention):
+    """One function rotates queries and keys, with heads before tokens, as in transformers."""
+
+    def forward(self, q, k, tables):
+        q = self.norm_q(q).transpose(1, 2)
+        k = self.norm_k(k).transpose(1, 2)
+        cos, sin = tables
+        q, k = rotate_heads_first(q, k, cos, sin)
+        return q, k
+
+
+def rotate_heads_first(q, k, cos, sin):
+    return tuple(x * cos + rotary_models.rotated_half(x) * sin for x in (q, k))
+
+
+def heads(dtype, tokens=S):
+    return torch.randn(B, tokens, H, D).to(dtype)
+
+
+def run_both_ways(model, *args):
+    """Return the comparisons of the model's chains, and its kernels and reasons. The result has the original bits."""
+    found = []
+    with torch.no_grad():
+        stock = model(*args)
+        with both_ways.both_ways(found):
+            both_ways.rewrite_all(model, cpu_kernels=True, remark=f"run {next(both_ways.RUNS)}")
+            made = model(*args)
+    assert all(torch.equal(a, b) for a, b in zip(made, stock, strict=True))
+    assert all(one.agrees for one in found), found
+    outcomes = both_ways.outcomes(model)
+    return found, {reason: count for counts in outcomes.values() for reason, count in counts.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm, nn.LayerNorm], ids=lambda norm: norm.__name__)
+@pytest.mark.parametrize("cls", [Pairs, Separate, Joint, AcrossHeads, Decoder])
+def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
+    """One kernel computes the norms and the rotation of queries and keys, with the roundings of the original."""
+    model = cls(norm, across=cls is AcrossHeads).to(dtype)
+    args = [heads(dtype), heads(dtype), rotary_models.tables(dtype if cls is Decoder else torch.float32)]
+    found, _ = run_both_ways(model, *args)
+    assert len(found) == 2
+    if cls is not Pairs:  # it assigns both norms in one statement
+        source = rewritten_from(cls.forward).source
+        assert source.count("deferred_norm") == (4 if cls is Joint else 2), source
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    made = []
+    monkeypatch.setattr(Normed, "now", lambda self: made.append(self))
+    with torch.no_grad():
+        model(*args)
+    assert not made  # no norm was computed by itself
+
+
+def test_joint_tokens():
+    """The norms of text and image tokens are computed with the rotation of all tokens."""
+    cos, sin = (torch.randn(S + 2, D) for _ in range(2))
+    text = heads(torch.bfloat16, 2)
+    model = Joint().to(torch.bfloat16)
+    args = heads(torch.bfloat16), heads(torch.bfloat16), (cos, sin), text
+    found, _ = run_both_ways(model, *args)
+    assert len(found) == 2
+    both_ways.rewrite_all(model.float(), cpu_kernels=True)
+    results = []
+    for run in (Joint.forward, type(model).forward):  # autograd may not write into a part of a result
+        given = [x.float().requires_grad_() for x in (*args[:2], text)]
+        with torch.enable_grad():
+            made = run(model, *given[:2], args[2], given[2])
+            gradients = torch.autograd.grad(sum(x.pow(3).sum() for x in made), [*given, *model.parameters()])
+        results.append((*made, *gradients))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    args = [x.float() if isinstance(x, torch.Tensor) else x for x in args]
+    q, k = model(*args[:2], None)  # without tables there is no rotation
+    assert torch.equal(q, Joint.forward(model, *args[:2], None)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("rotate_halves", lambda x: (x, x[:, :, :2], *rotary_models.tables(x.dtype))),
+        ("rotate_pairs", lambda x: (x, rotary_models.tables())),
+        ("rotate_pairs", lambda x: (x.transpose(1, 2), rotary_models.tables(), 2)),
+        ("rope_of_wan", lambda x: (x, *rotary_models.tables())),
+        ("rope_complex", lambda x: (x, torch.randn(S, D // 2, dtype=torch.complex64))),
+        ("rope_angles", lambda x: (x, torch.randn(S, D // 2))),
+        ("rope_chunks", lambda x: (x, torch.randn(S, 2 * D).to(x.dtype))),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_probe(name, args, dtype):
+    """A rotation that the probe finds gives the function's values for other arguments with the signature."""
+    function, given = getattr(rotary_models, name), args(heads(dtype))
+    found = rotation_of(function, signature_of(given))
+    assert found is not None
+    own = function(*given)
+    own = own if isinstance(own, tuple) else (own,)
+    leaves = [x for arg in given[found.count :] for x in (arg if isinstance(arg, tuple) else (arg,))]
+    made = found.rotate(given[: found.count], tuple(x for x in leaves if isinstance(x, torch.Tensor)), "exact")
+    for a, b in zip(made, own, strict=True):
+        if name == "rope_complex":  # the kernel has torch's fused multiply-add on a GPU
+            torch.testing.assert_close(a, b)
+        else:
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["rotate_and_scale", "rotate_in_place", "rotated_half"])
+def test_probe_of_other_functions(name):
+    """Functions that no kernel computes are not recognised."""
+    x = heads(torch.float32)
+    args = (x,) if name == "rotated_half" else (x, *rotary_models.tables())
+    assert rotation_of(getattr(rotary_models, name), signature_of((*args, None))) is None or name == "rotated_half"
+    if name == "rotate_in_place":
+        assert rotation_of(rotate_in_place, signature_of(args)) is None
+
+
+def test_columns_that_a_function_does_not_read():
+    """NaN in the columns of a table that the function does not read does not spread."""
+    model = AcrossHeads(across=True)
+    cos, sin = rotary_models.tables()
+    cos[:, 1::2], sin[:, 0::2] = torch.nan, torch.nan
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    args = heads(torch.float32), heads(torch.float32), (cos, sin)
+    with torch.no_grad():
+        made, own = model(*args), AcrossHeads.forward(model, *args)
+    assert all(x.isfinite().all() for x in made)
+    torch.testing.assert_close(made, own)
+
+
+def test_a_function_that_is_replaced_after_patch(monkeypatch):
+    """The method calls the function that its global variable has at the time of the call."""
+    model = Separate()
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    args = heads(torch.float32), heads(torch.float32), rotary_models.tables()
+    with torch.no_grad():
+        before = model(*args)[0]
+        monkeypatch.setitem(globals(), "rotate_pairs", lambda x, tables: x + 1)
+        after = model(*args)[0]
+        expected = model.norm_q(args[0]) + 1
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, expected)
+
+
+def test_hooks_on_a_norm():
+    """A norm with a hook runs its own forward, before the rotation."""
+    model = Separate().to(torch.bfloat16)
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    args = heads(torch.bfloat16), heads(torch.bfloat16), rotary_models.tables()
+    seen = []
+    model.norm_q.register_forward_hook(lambda *call: seen.append(1))
+    with torch.no_grad():
+        made, own = model(*args), Separate.forward(model, *args)
+    assert len(seen) == 2
+    assert all(torch.allclose(a, b, rtol=0.02, atol=0.02) for a, b in zip(made, own, strict=True))
+
+
+def test_patch_and_compile():
+    """`patch` reports the operators. torch.compile traces the patched method in one graph, with the original values."""
+    model = Separate()
+    report = oxiwarp.patch(model, cpu_kernels=True)
+    assert {"qk_norm_rope", "rope"} <= report.ops
+    args = heads(torch.float32), heads(torch.float32), rotary_models.tables()
+    with torch.no_grad():
+        own = Separate.forward(model, *args)
+        torch.testing.assert_close(model(*args), own)
+        torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(*args), own)
+    assert [row.kernels for row in report.ran() if row.op == "qk_norm_rope, rope"] == [1, 1]
+    assert "deferred_norm" in oxiwarp.patched_source(model)
+    oxiwarp.unpatch(model)
+    assert base_of(model) is type(model) is Separate
+
+
+def test_random_methods(tmp_path):
+    """Random methods give the results of the original methods, change the same arguments, and read the same values."""
+    methods = {f"Random{at}": rotary_models.Maker(at).method() for at in range(PROGRAMS)}
+    module, deferred, kernels = rotary_models.load(methods, tmp_path), 0, 0
+    for name, lines in methods.items():
+        cls = vars(module)[name]
+        assert not isinstance(found_in(cls.forward), str), lines
+        source = rewritten_from(cls.forward).source
+        deferred += "deferred_norm" in source
+        for flag in (True, False):
+            torch.manual_seed(1)
+            model = cls()
+            cos_sin = rotary_models.tables()
+            given = [heads(torch.float32) for _ in range(3)]
+            results = []
+            for patched in (False, True):
+                if patched:
+                    both_ways.rewrite_all(model, cpu_kernels=True)
+                args = [x.clone() for x in given]
+                with torch.no_grad():
+                    try:
+                        results.append((*model(*args, cos_sin, flag), *args))
+                    except Exception as error:  # noqa: BLE001
+                        results.append(error)
+            own, made = results
+            text = "\n".join(lines)
+            if isinstance(own, Exception):
+                assert type(made) is type(own), text
+                continue
+            assert not isinstance(made, Exception), f"{text}\n{source}\n{made}"
+            for a, b in zip(own, made, strict=True):
+                assert torch.allclose(a, b, rtol=1e-4, atol=1e-4), f"{text}\n{source}"
+            kernels += sum(counts["kernel"] for counts in both_ways.outcomes(model).values())
+    assert deferred > PROGRAMS // 4 and kernels > PROGRAMS
+
+
+def test_normed_is_private():
+    """Only the functions in this package see a `Normed`: it has no operators that would hide a mistake."""
+    public = {name for name in vars(Normed) if not name.startswith("_")}
+    assert public <= {"viewed", "transpose", "unflatten", "parts", "now", "across_heads", "kind"}
+    assert not inspect.isabstract(Normed)

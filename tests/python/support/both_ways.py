@@ -1,0 +1,201 @@
+"""Computes each chain of a rewritten model both by the kernel and by the original expression, and compares the results.
+
+`python -m support.both_ways every_diffusers_model [name ...]` does this for tiny models of a library. The model goes on
+with the original values. So the comparison of a chain does not depend on the chains before it, and the model's output
+has the bits of the stock model.
+"""
+
+import importlib
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from oxiwarp.patching import named_parts
+from oxiwarp.patching.class_swap import Unsuitable, base_of, replace
+from oxiwarp.patching.norms.forward import NormRecipe
+from oxiwarp.patching.norms.recognise import is_candidate, recognise
+from oxiwarp.patching.rewrite.calls import Calls
+from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
+from oxiwarp.patching.rewrite.rotary_calls import computed
+from oxiwarp.patching.sites import RAN, sites_of
+
+MOST_UNEQUAL = 0.05
+"""Largest share of 16-bit values that may differ. An additional or missing rounding changes about one in four."""
+RUNS = itertools.count()
+FEW = 64
+"""So many values may always differ, because a small tensor has no reliable share."""
+
+
+class Comparison(NamedTuple):
+    """The results of one kernel call."""
+
+    op: str
+    place: str
+    unequal: float
+    """Share of values that differ."""
+    error: float
+    """Largest difference, divided by the largest value."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether only the order of a sum or a fused multiply-add can be the reason for the differences."""
+        return self.unequal <= MOST_UNEQUAL or self.error == 0.0
+
+
+def compare(made: Any, own: Any, op: str, place: str) -> Iterator[Comparison]:
+    """Yield the comparison of each tensor of a result."""
+    if isinstance(made, tuple | list):
+        for one, other in zip(made, own, strict=True):
+            yield from compare(one, other, op, place)
+        return
+    assert made.shape == own.shape and made.dtype == own.dtype, (op, place, made.shape, own.shape)
+    y, r = made.double().nan_to_num(), own.double().nan_to_num()
+    error = float((y - r).abs().max() / r.abs().max().clamp_min(1e-30))
+    if made.dtype == torch.float32:
+        unequal = float(not torch.allclose(y, r, rtol=1e-4, atol=1e-5 * float(r.abs().max())))
+    else:
+        count = int((y != r).sum())
+        unequal = 0.0 if count <= FEW and error <= 0.02 else count / y.numel()
+    yield Comparison(op, place, unequal, error)
+
+
+@contextmanager
+def both_ways(found: list[Comparison]) -> Iterator[None]:
+    """Let each chain be computed both ways. `found` gets the comparisons."""
+
+    def record(self: Calls, at: Any, before: Counter[str], made: Any, own: Any) -> Any:
+        site = self.site(at)
+        if site.outcomes[RAN] > before[RAN]:
+            found.extend(compare(made, own, site.op, f"line {site.line}"))
+        return own
+
+    def simple(name: str) -> Any:
+        original = getattr(Calls, name)
+
+        def run(self: Calls, at: Any, own: Any, *options: Any, **given: Any) -> Any:
+            before = Counter(self.site(at).outcomes)
+            made = original(self, at, own, *options, **given)
+            if name == "rotary_pair":
+                other = given.pop("other")
+                args = [{key: computed(value) for key, value in given.items()}]
+                args.append({**args[0], "a0": computed(other)})
+                return record(self, at, before, made, tuple(own(**one) for one in args))
+            return record(self, at, before, made, own(**{key: computed(value) for key, value in given.items()}))
+
+        return run
+
+    def sum_and_norm(
+        self: Calls, at: Any, own_sum: Any, own_norm: Any, of_sum: Any, of_norm: Any, casts: bool, **terms: Any
+    ) -> Any:
+        before = Counter(self.site(at).outcomes)
+        made = originals["sum_and_norm"](self, at, own_sum, own_norm, of_sum, of_norm, casts, **terms)
+        given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
+        total = own_sum(**terms)
+        return record(
+            self, at, before, made, (total, own_norm(x=total, **given, **({"target": total} if casts else {})))
+        )
+
+    names = ("gated_residual", "modulated_norm", "gated_activation", "rotary", "rotary_pair")
+    originals = {name: getattr(Calls, name) for name in (*names, "sum_and_norm")}
+    for name in names:
+        setattr(Calls, name, simple(name))
+    Calls.sum_and_norm = sum_and_norm  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for name, method in originals.items():
+            setattr(Calls, name, method)
+
+
+def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
+    """Rewrite every method of a model that has chains, also if a fusion exists. Return how many there are.
+
+    Norms are replaced too, so that chains recognise them, but on the CPU they run their original forwards.
+    """
+    count = 0
+    for _, part in list(named_parts(model)):
+        if isinstance(part, nn.Module) and is_candidate(part):
+            with suppress(Unsuitable):
+                replace(part, NormRecipe(*recognise(part), False))
+            continue
+        method = method_of(base_of(part))
+        if method is not None and not isinstance(found_in(getattr(base_of(part), method)), str):
+            replace(part, RewrittenRecipe(method, "exact", cpu_kernels, remark=remark))
+            count += 1
+    return count
+
+
+def outcomes(model: nn.Module) -> dict[str, Counter[str]]:
+    """Return what happened to the chains of a rewritten model, by class and line."""
+    found: dict[str, Counter[str]] = {}
+    for _, part in named_parts(model):
+        for site in sites_of(type(part)):
+            found[f"{base_of(part).__name__}, line {site.line}: {site.op}"] = site.outcomes
+    return found
+
+
+def first(result: Any) -> Tensor:
+    """Return the first tensor of a result."""
+    while not isinstance(result, Tensor):
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    return result
+
+
+def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Counter[str]], bool]:
+    """Compare the chains of a model. Return the comparisons, the outcomes, and whether the output has the same bits."""
+    model, arguments = case.build(dtype)
+    found: list[Comparison] = []
+    with torch.no_grad():
+        torch.manual_seed(0)
+        stock = first(model(**arguments))
+        with both_ways(found):
+            # A class is made once for each recipe. So a new remark gives new classes, which call the functions here.
+            rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
+            torch.manual_seed(0)
+            made = first(model(**arguments))
+    return found, outcomes(model), torch.equal(made.nan_to_num(), stock.nan_to_num())
+
+
+def main(library: str, names: list[str]) -> int:
+    """Compare the chains of the named models, or of all models of a library."""
+    cases, failed, total = importlib.import_module(library).CASES, 0, Counter[str]()
+    reasons: Counter[str] = Counter()
+    for name in names or cases:
+        for dtype in (torch.bfloat16, torch.float32):
+            try:
+                found, ran, equal = check(cases[name], dtype)
+            except Exception as error:  # noqa: BLE001
+                print(f"{name} {dtype}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                failed += 1
+                continue
+            wrong = [one for one in found if not one.agrees]
+            total.update(one.op for one in found)
+            failed += bool(wrong) or not equal
+            if wrong or not equal:
+                print(
+                    f"{name} {dtype}: {'' if equal else 'other bits; '}{len(wrong)} of {len(found)} differ", flush=True
+                )
+                for one in wrong[:5]:
+                    print(f"    {one}")
+            for place, counts in ran.items():
+                for reason, count in counts.items():
+                    if reason != RAN and dtype == torch.bfloat16:
+                        reasons[f"{reason} | {place.rpartition(': ')[2]}"] += count
+                        if names:
+                            print(f"    {place}: {count} x {reason}")
+    print(f"{failed} failed")
+    for text, count in total.most_common():
+        print(f"{count:6d} {text}")
+    for text, count in reasons.most_common(60):
+        print(f"{count:6d} {text}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1], sys.argv[2:])))

@@ -1,0 +1,181 @@
+"""Rotary functions in the styles of several libraries, and random methods that normalise and rotate queries and keys."""
+
+import random
+import types
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+HEADS, COLUMNS, TOKENS = 3, 16, 5
+WIDTH = HEADS * COLUMNS
+
+
+def rotated_half(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((-b, a), dim=-1)
+
+
+def rotate_halves(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = cos[None, :, None], sin[None, :, None]
+    return q * cos + rotated_half(q) * sin, k * cos + rotated_half(k) * sin
+
+
+def rotate_pairs(x: Tensor, tables: tuple[Tensor, Tensor], dim: int = 1) -> Tensor:
+    cos, sin = (table[None, :, None] if dim == 1 else table[None, None] for table in tables)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    other = torch.stack((-b, a), dim=-1).flatten(-2)
+    return (x.float() * cos + other.float() * sin).to(x.dtype)
+
+
+def rope_of_wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Reads every second column of each table."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = cos[None, :, None, 0::2], sin[None, :, None, 1::2]
+    out = torch.empty_like(x)
+    out[..., 0::2] = a * cos - b * sin
+    out[..., 1::2] = a * sin + b * cos
+    return out
+
+
+def rope_complex(x: Tensor, table: Tensor) -> Tensor:
+    turned = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) * table[:, None]
+    return torch.view_as_real(turned).flatten(-2).type_as(x)
+
+
+def rope_angles(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotates the first columns only, in the dtype of `x`."""
+    size = angles.shape[-1]
+    own, rest = x[..., :size], x[..., size:]
+    cos, sin = angles.cos().to(x.dtype)[:, None], angles.sin().to(x.dtype)[:, None]
+    return torch.cat((own * cos + rotated_half(own) * sin, rest), dim=-1)
+
+
+def rope_chunks(x: Tensor, table: Tensor) -> Tensor:
+    cos, sin = table.unsqueeze(-2).chunk(2, dim=-1)
+    return x * cos + rotated_half(x) * sin
+
+
+def rotate_and_scale(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """No kernel computes this function."""
+    return 2 * rope_of_wan(x, cos, sin)
+
+
+def rotate_in_place(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Writes to its argument, which no kernel does."""
+    return x.copy_(rope_of_wan(x, cos, sin))
+
+
+class OwnRMSNorm(nn.Module):
+    """An RMSNorm that rounds before it applies its weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(width) * 0.2 + 1.0), 1e-5
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)
+        return n.to(x.dtype) * self.weight
+
+
+class Attention(nn.Module):
+    """The parts that the methods of this file use."""
+
+    def __init__(self, norm: type[nn.Module] = nn.RMSNorm, across: bool = False) -> None:
+        super().__init__()
+        self.norm_q, self.norm_k, self.norm_added_q, self.norm_added_k = (
+            norm(WIDTH if across else COLUMNS) for _ in range(4)
+        )
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, 1.0, 0.3)
+        self.flag = True
+
+
+def tables(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    angles = torch.randn(TOKENS, COLUMNS // 2).repeat_interleave(2, -1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+class Maker:
+    """Makes random methods that normalise, concatenate, view, read and rotate queries and keys."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def method(self) -> list[str]:
+        """Return the statements of a method."""
+        lines = ["log = []"]
+        for name in ("q", "k"):
+            lines += self.normed(name)
+        for _ in range(self.random.randrange(3)):
+            lines += self.between()
+        rotation = ["q = rotate_pairs(q, tables)", "k = rotate_pairs(k, tables)"]
+        if self.random.random() < 0.3:
+            rotation.insert(1, "log.append(v.mean())")
+        lines += self.guarded(rotation)
+        if self.random.random() < 0.3:
+            lines.append("v.add_(1)")
+        return [*lines, "return q, k, v, *log"]
+
+    def guarded(self, lines: list[str]) -> list[str]:
+        """Put statements into an `if`, a loop, or leave them."""
+        head = self.random.choice(
+            ["", "", "if tables is not None:", "if flag:", "for _ in range(1):", "with torch.no_grad():"]
+        )
+        return [head, *(f"    {line}" for line in lines)] if head else lines
+
+    def normed(self, name: str) -> list[str]:
+        """Return statements that normalise a variable."""
+        norm = f"self.norm_{name}"
+        line = self.random.choice(
+            [f"{name} = {norm}({name})", f"{name} = {norm}({name})", f"{name} = {norm}({name} * 2)"]
+        )
+        return self.guarded([line]) if self.random.random() < 0.4 else [line]
+
+    def between(self) -> list[str]:
+        """Return statements between a norm and a rotation."""
+        name = self.random.choice("qk")
+        return self.random.choice(
+            [
+                [f"{name} = torch.cat([v, {name}], dim=1)[:, : q.shape[1]]"],
+                [f"{name} = {name}.transpose(1, 2)", f"{name} = {name}.transpose(1, 2)"],
+                [f"log.append({name}.mean())"],
+                [f"{name}.mul_(2)"],
+                ["v.mul_(2)"],
+                [f"other = {name}", "other.mul_(2)"],
+                [f"v = {name} + v"],
+                [f"if flag and {name}.sum() > 0:", "    v = v + 1"],
+                [f"del {name}", f"{name} = v * 1"],
+                [f"log.append((lambda: {name}.mean())())"],
+                [f"v = torch.cat([{name}, v], dim=1)[:, : v.shape[1]]"],
+                [
+                    "e = self.norm_added_q(v)",
+                    f"{name} = torch.cat([{name}[:, :2], e[:, 2:]], dim=1)",
+                ],
+                [
+                    "half = q.shape[1] // 2" if name == "q" else "half = k.shape[1] // 2",
+                    "e = self.norm_added_q(v[:, :half])",
+                    f"{name} = torch.cat([e, {name}], dim=1)",
+                    f"{name} = {name}[:, half:]",
+                ],
+            ]
+        )
+
+
+def load(methods: dict[str, list[str]], folder: Path) -> types.ModuleType:
+    """Write the methods to a module, each as `forward` of a class, and import the module."""
+    text = "import torch\nimport rotary_models\nfrom rotary_models import rotate_pairs\n\n\n"
+    for name, lines in methods.items():
+        text += f"class {name}(rotary_models.Attention):\n    def forward(self, q, k, v, tables, flag):\n"
+        text += "".join(f"        {line}\n" for line in lines) + "\n\n"
+    path = folder / "random_rotations.py"
+    path.write_text(text)
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    import linecache
+    import sys
+
+    sys.modules[path.stem] = module
+    linecache.checkcache(str(path))
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
