@@ -185,7 +185,9 @@ def covers_of(model: nn.Module) -> Covers:
         elif recipe is None and (method := method_of(base)):
             found = found_in(own := getattr(base, method))
             if not isinstance(found, str):
-                add_rewritten(covers, own, [Cover("rewritten", None, impossible(part, chain) or "") for chain in found])
+                add_rewritten(
+                    covers, own, [Cover("rewritten", None, impossible(part, chain, None) or "") for chain in found]
+                )
     return covers
 
 
@@ -211,23 +213,38 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
     first = inspect.getsourcelines(inner)[0][0]
     indent = len(first) - len(first.lstrip())
     places: dict[int, set[Place]] = {}
+    lines: dict[int, list[int]] = {}
+    norms: set[Place] = set()
     for node in ast.walk(rewritten.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith(PREFIX):
-            places.setdefault(index_of(node), set()).update(places_of(node, indent))
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or PREFIX not in node.func.id:
+            continue
+        at = index_of(node)
+        if at is not None:
+            places.setdefault(at, set()).update(places_of(node, indent))
+            # A call may replace two rotations, of the queries and of the keys ("other").
+            lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
+        elif "norm" in node.func.id:
+            norms.add(in_file(node, indent))
     for at, (chain, cover) in enumerate(zip(rewritten.chains, found, strict=True)):
         own_places = places.get(at, set())
-        lines = [line for place in own_places for line in (place[0], place[2])] or [chain.line]
+        reach = [line for place in own_places for line in (place[0], place[2])] + lines.get(at, []) or [chain.line]
         functions = {code_of(function) for function in chain.functions.values() if isinstance(function, FunctionType)}
-        region = Region(own_places, (min(lines), max(lines)), functions, chain.ops, cover)
+        own_places |= norms if "qk_norm_rope" in chain.ops else set()
+        region = Region(own_places, (min(reach), max(reach)), functions, chain.ops, cover)
         covers.regions.setdefault(inner.__code__.co_filename, []).append(region)
 
 
-def index_of(call: ast.Call) -> int:
-    """Return the index of the chain that a call of a rewritten method computes."""
-    at = call.args[0]
+def index_of(call: ast.Call) -> int | None:
+    """Return the index of the chain that a call of a rewritten method computes, or None for a part of a chain."""
+    at = call.args[0] if call.args else None
     at = at.elts[0] if isinstance(at, ast.Tuple) else at
-    assert isinstance(at, ast.Constant)
-    return at.value
+    return at.value if isinstance(at, ast.Constant) else None
+
+
+def in_file(node: ast.expr, indent: int) -> Place:
+    """Return the place of a node in its file. The rewriter has removed `indent` columns."""
+    line, column, end, last = loose_chains.place(node)
+    return line, column + indent, end, last + indent
 
 
 def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
@@ -236,8 +253,7 @@ def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
         if isinstance(own, ast.Lambda):
             for node in ast.walk(own.body):
                 if isinstance(node, ast.BinOp | ast.Call):
-                    line, column, end, last = loose_chains.place(node)
-                    yield line, column + indent, end, last + indent
+                    yield in_file(node, indent)
 
 
 def inside(place: Place | None, region: Region) -> bool:
@@ -255,7 +271,7 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     for region in covers.regions.get(path, ()):
         whole = inside(chain.whole, region) and inside(chain.total, region)
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
-        if whole or (rope and region.lines[0] <= chain.line <= region.lines[1]):
+        if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
     if caller is not None:
         for region in covers.regions.get(caller[0], ()):

@@ -208,20 +208,31 @@ def summary(data: dict[str, Any]) -> Iterator[str]:
     for library in LIBRARIES:
         for dtype in DTYPES:
             names = named(data, library)
-            count, states = shares(merged(data, names, dtype))
+            found = merged(data, names, dtype)
+            count, states = shares(found)
             models = [data["models"][name] for name in names]
             rows.append([
                 f"{library} {data['versions'][library]}, {dtype}",
                 len(names),
                 count,
                 percent(count - states["left"] - states["missed"], count),
+                percent(sum(made[1] == "norm" for made in found.values()), count),
                 percent(states["kernel"], count),
                 sum(model[dtype]["difference"] == 0 for model in models),
                 sum(model[dtype]["difference"] > 0 and agrees(model, dtype) for model in models),
                 sum(not agrees(model, dtype) for model in models),
                 sum(model[dtype]["restored"] for model in models),
             ])  # fmt: skip
-    head = ["library", "models", "chains", "rewritten", "kernel ran", "equal bits", "equal but for rounding"]
+    head = [
+        "library",
+        "models",
+        "chains",
+        "rewritten",
+        "norm only",
+        "kernel ran",
+        "equal bits",
+        "equal but for rounding",
+    ]
     yield from table([*head, "other outputs", "restored by `unpatch`"], rows)
 
 
