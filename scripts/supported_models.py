@@ -16,6 +16,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -291,7 +292,7 @@ def forms(data: dict[str, Any]) -> Iterator[str]:
 
 def place_of(chain: list[Any]) -> str:
     """Return the reason why the rewriter does not see a chain, as far as its place shows."""
-    if ": " in chain[4] and "/" not in chain[4].partition(": ")[0] and "." not in chain[4].partition(": ")[0]:
+    if re.match(r"[\w/]+: ", chain[4]):
         return "in a function that is no method"
     method = chain[3].rpartition(".")[2]
     return "not recognised" if method in ("forward", "__call__") else "in a method that `patch` does not read"
@@ -338,11 +339,22 @@ def show(results: dict[str, Any], by_class: bool) -> None:
                 print(f"  {file.rpartition('/')[2]}:{line} {owner}: {kind}: {why}\n      {source}")
 
 
+def print_shares(data: dict[str, Any]) -> None:
+    """Print the share of chains that are rewritten, and the share that a kernel computed."""
+    print("\n".join(summary(data)))
+    for dtype in DTYPES:
+        count, states = shares(merged(data, data["models"], dtype))
+        rewritten = percent(states["kernel"] + states["original"], count)
+        print(f"{dtype}: {count} chains; rewritten: {rewritten}; kernel ran: {percent(states['kernel'], count)}")
+
+
 def main() -> int:
     """Study models, and write or print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="names of classes; prints their chains and writes nothing")
-    parser.add_argument("--page", action="store_true", help="write the page from the data file, and call no model")
+    parser.add_argument(
+        "--page", action="store_true", help="write the page and print the shares from the data file, call no model"
+    )
     parser.add_argument("--missed", action="store_true", help="print the missed chains of the data file")
     parser.add_argument("--classes", action="store_true", help="print the numbers of chains of each class")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
@@ -352,6 +364,7 @@ def main() -> int:
         return 0
     if options.page:
         write("supported_models", {PAGE: parts()})
+        print_shares(load())
         return 0
     known = list(cases())
     names = [name for name in known if not options.names or name.partition("/")[2] in options.names]
@@ -365,7 +378,7 @@ def main() -> int:
     show(failed, False)
     store(packed({name: result for name, result in results.items() if name not in failed}))
     write("supported_models", {PAGE: parts()})
-    print("\n".join(summary(load())))
+    print_shares(load())
     return bool(failed)
 
 

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+import research_models
 import torch
 from checkout import ROOT
 from test_docs import DOCS, script
@@ -134,6 +135,27 @@ def test_states(tmp_path, monkeypatch):
     result, _ = script("chain_coverage").study(model, {"x": torch.randn(2, 5, 16)})
     assert {key[4]: made.state for key, made in result.chains.items()} == STATES
     assert result.restored and 0 <= result.difference < 1e-5 and result.operators[0] > result.operators[1] > 0
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.00001, True), (1.001, False)])
+def test_wrong_outputs(factor, right):
+    """An output whose difference is larger than rounding does not agree."""
+    x = torch.randn(100)
+    model = {"float32": {"difference": script("chain_coverage").difference([x * factor], [x])}}
+    assert script("supported_models").agrees(model, "float32") == right
+    assert (model["float32"]["difference"] == 0) == (factor == 1)
+
+
+def test_versions():
+    """The report about a class has its fusion, or the chains that `patch` rewrites."""
+    from diffusers.models.transformers.transformer_ltx import LTXVideoTransformerBlock
+
+    covers, made = script("chain_coverage").Covers(), script("versions")
+    lines = made.describe(research_models.Adaptive, research_models.Adaptive.forward, covers)
+    assert len(lines) == 3 and all(line.startswith("line ") for line in lines) and covers.regions
+    lines = made.describe(LTXVideoTransformerBlock, LTXVideoTransformerBlock.forward, covers)
+    assert lines[0].startswith("fusion ltx.block: ada_norm") and covers.functions
+    assert not made.describe(torch.nn.Linear, torch.nn.Linear.forward, covers)
 
 
 def test_page_is_fresh():
