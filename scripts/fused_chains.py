@@ -89,7 +89,7 @@ PAGES = {
     "README.md": {"a short report": short_report},
     "docs/guide/patching.md": {"a report": report},
     "docs/guide/torch-compile.md": {"Inductor's": inductor},
-    "docs/reference/supported-models.md": {"fused chains": chains},
+    "docs/reference/fusions.md": {"fused chains": chains},
 }
 
 if __name__ == "__main__":

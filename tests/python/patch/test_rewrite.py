@@ -208,6 +208,25 @@ def test_weights_of_modulated_rms_norms(norm, kernels):
     assert ran.kernels == kernels and len(ran.fallbacks) == 1 - kernels
 
 
+class Shortened(nn.Module):
+    """Assigns an index of a variable to the variable, and multiplies it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 4), 0.5
+
+    def forward(self, x):
+        y = self.linear(x)
+        y = y[..., :3]
+        y = y * self.scale
+        return y
+
+
+def test_variables_of_their_own_values():
+    """A variable whose value contains the variable is no endless expression."""
+    assert found_in(Shortened.forward) == ()
+
+
 def test_hooks_on_parts_run():
     """A hook on a norm or on an activation runs, although a kernel could do the work of the module."""
     model, inputs = research_models.build(Adaptive, torch.float32)

@@ -164,6 +164,8 @@ class Finder:
         if not isinstance(node, ast.Name):
             return node
         if id(node) not in self.inlined:
+            if node.id in self.names.values():  # in `y = y[0]`, the inner `y` has an earlier value
+                return node
             value = self.block.expanded(node.id, self.at)
             if value is None:
                 return node

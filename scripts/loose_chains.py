@@ -1,0 +1,289 @@
+"""Finds expressions in the source of a model that look like a chain of operations for one kernel.
+
+`patch` has its own, exact search for chains (`oxiwarp.patching.rewrite`). This module must not use that search: it
+tells which part of the chains of a library `patch` finds. Therefore its rules are few and use names only.
+
+| kind | rule |
+| --- | --- |
+| gate | a sum with a term that is a product, with a name that contains "gate" |
+| modulation | a product with a factor `1 + x` |
+| tanh gate | a product with a factor `tanh(x)` |
+| activation | a product with a factor that calls an activation |
+| norm of a sum | the call of a norm whose argument is a sum of two values |
+| norm of q or k | the call of an attribute such as `norm_q` or `k_norm` |
+| rotary embedding | the call of a function with "rot" or "rope" in its name, except for functions that make tables |
+
+A variable stands for the value that the function assigned to it last, in the order of the lines.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+GATE, MODULATION, TANH = "gate", "modulation", "tanh gate"
+ACTIVATION, SUM_NORM, QK_NORM, ROTARY = "activation", "norm of a sum", "norm of q or k", "rotary embedding"
+KINDS = (GATE, MODULATION, TANH, ACTIVATION, SUM_NORM, QK_NORM, ROTARY)
+
+ACTIVATIONS = {
+    "act",
+    "act2fn",
+    "activation",
+    "gelu",
+    "mish",
+    "nonlinearity",
+    "relu",
+    "relu2",
+    "sigmoid",
+    "silu",
+    "swish",
+}
+VIEWS = {"bfloat16", "contiguous", "expand", "flatten", "float", "half", "reshape", "squeeze", "to", "transpose"}
+VIEWS |= {"type_as", "unsqueeze", "view", "clip"}
+TABLES = {"build", "compute", "create", "freqs", "get", "init", "make", "precompute", "prepare", "set"}
+"""First words of the names of functions that make the tables of a rotary embedding."""
+INTEGERS = re.compile(
+    r"^[bcijkmnst]$|idx|index|num|len|size|offset|count|shape|dim$|step|epoch|layer_id", re.IGNORECASE
+)
+"""Names of integers."""
+QK = re.compile(
+    r"(^|_)(qk?|k|query|key|queries|keys)_?(layer_?)?norm\d*$|norm_?(added_)?(q|k|query|key)(_|\d|$)", re.IGNORECASE
+)
+SHAPES = {"arange", "expand", "full", "ones", "range", "repeat", "reshape", "view", "zeros"}
+"""Functions whose arguments are integers."""
+LEVELS = 4
+"""Number of variables that a variable may stand for."""
+
+Place = tuple[int, int, int, int]
+"""First line, first column, last line and last column of an expression in its file."""
+
+
+@dataclass(frozen=True)
+class Loose:
+    """An expression that looks like a chain."""
+
+    kind: str
+    owner: str
+    """Name of the class and of the function."""
+    file: str
+    line: int
+    end: int
+    source: str
+    whole: Place
+    """Place of the expression that a kernel must compute."""
+    total: Place | None = None
+    """Place of the sum, for a norm of a sum that is an expression."""
+
+    @property
+    def in_method(self) -> bool:
+        """Whether a class defines the function."""
+        return "." in self.owner
+
+
+def place(node: ast.expr) -> Place:
+    """Return the place of an expression."""
+    return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def words(name: str) -> list[str]:
+    """Split a name into words in lower case: `applyRotary_emb` gives apply, rotary, emb."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)]
+
+
+def is_rotary(name: str) -> bool:
+    """Whether a name is that of a rotary embedding."""
+    return any(re.match(r"rot(?!ect)|m?rope\d?$|ropes?$", word) for word in words(name))
+
+
+def name_of(called: ast.expr) -> str:
+    """Return the last part of the name of a function."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+
+
+def is_sum(node: ast.AST | None) -> bool:
+    """Whether the node is a sum of two values that are not constants."""
+    both = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    return both and not any(isinstance(part, ast.Constant | ast.JoinedStr) for part in (node.left, node.right))
+
+
+def is_product(node: ast.AST | None) -> bool:
+    """Whether the node is a product."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+
+
+def stripped(node: ast.expr) -> ast.expr:
+    """Return the tensor that casts and views are applied to."""
+    while True:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
+            node = node.func.value
+        elif isinstance(node, ast.Subscript):
+            node = node.value
+        else:
+            return node
+
+
+class Function:
+    """A function or a method of a file."""
+
+    def __init__(self, node: ast.FunctionDef, owner: str, file: str) -> None:
+        self.node, self.owner, self.file = node, owner, file
+        self.first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
+        self.last = node.end_lineno or node.lineno
+        self.values: dict[str, list[tuple[int, ast.expr | None]]] = {}
+        """The values of each variable, with their lines. None stands for an unknown value."""
+        for statement, part in self.parts():
+            self.define(statement, part)
+
+    def parts(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
+        """Yield the nodes of the function without inner functions and classes, each with its innermost statement."""
+        pending: list[tuple[ast.stmt, ast.AST]] = [(part, part) for part in reversed(self.node.body)]
+        while pending:
+            statement, node = pending.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            yield statement, node
+            for child in reversed(list(ast.iter_child_nodes(node))):
+                pending.append((child if isinstance(child, ast.stmt) else statement, child))
+
+    def define(self, statement: ast.stmt, node: ast.AST) -> None:
+        """Record the value of a variable that the node assigns."""
+        if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Store):
+            return
+        value = None
+        if isinstance(statement, ast.Assign) and node in statement.targets:
+            value = statement.value
+        elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Mult):
+            value = ast.BinOp(ast.Name(node.id, ast.Load()), statement.op, statement.value)
+            ast.fix_missing_locations(ast.copy_location(value, statement))
+        self.values.setdefault(node.id, []).append((statement.lineno, value))
+
+    def value(self, node: ast.expr, line: int, levels: int = LEVELS) -> ast.expr:
+        """Return the value of a variable before a line, without casts and views."""
+        node = stripped(node)
+        if isinstance(node, ast.Name) and levels:
+            before = [item for item in self.values.get(node.id, []) if item[0] < line]
+            if before and before[-1][1] is not None:
+                at, value = before[-1]
+                return self.value(value, at, levels - 1)
+        return node
+
+    def loose(self) -> Iterator[Loose]:
+        """Yield the expressions of the function that look like a chain."""
+        numbers: set[int] = set()
+        for statement, node in self.parts():
+            if isinstance(node, ast.Subscript):
+                numbers |= {id(part) for part in ast.walk(node.slice)}
+            if isinstance(node, ast.Call) and name_of(node.func) in SHAPES:
+                numbers |= {id(part) for argument in node.args for part in ast.walk(argument)}
+            if isinstance(statement, ast.AugAssign) and node is statement:
+                if isinstance(node.op, ast.Add) and self.has_gate(node.value, node.lineno):
+                    yield self.made(GATE, node, place(node.value))
+            elif id(node) in numbers:
+                continue
+            elif isinstance(node, ast.BinOp):
+                kinds = self.kinds_of_sum(node) if isinstance(node.op, ast.Add) else self.kinds_of_product(node)
+                yield from (self.made(kind, node, place(node)) for kind in kinds)
+            elif isinstance(node, ast.Call):
+                yield from self.calls(statement, node)
+
+    def made(self, kind: str, node: ast.stmt | ast.expr, whole: Place, total: Place | None = None) -> Loose:
+        """Return a chain. Its source is cut after some characters."""
+        source = " ".join(ast.unparse(node).split())
+        end = node.end_lineno or node.lineno
+        return Loose(kind, self.owner, self.file, node.lineno, end, source[:100], whole, total)
+
+    def has_gate(self, term: ast.expr, line: int) -> bool:
+        """Whether a term of a sum is a product with a gate."""
+        product = self.value(term, line)
+        names = [getattr(part, "id", getattr(part, "attr", "")).lower() for part in ast.walk(product)]
+        return is_product(product) and any("gate" in name and not re.search("gate_?(up|proj)", name) for name in names)
+
+    def kinds_of_sum(self, node: ast.BinOp) -> Iterator[str]:
+        """Yield the kinds of a sum."""
+        if is_sum(node) and any(self.has_gate(term, node.lineno) for term in (node.left, node.right)):
+            yield GATE
+
+    def kinds_of_product(self, node: ast.BinOp) -> Iterator[str]:
+        """Yield the kinds of a product."""
+        if not isinstance(node.op, ast.Mult):
+            return
+        for factor, other in ((node.left, node.right), (node.right, node.left)):
+            value = self.value(factor, node.lineno)
+            if isinstance(other, ast.Constant | ast.UnaryOp):
+                continue
+            if is_one_plus(value) and not INTEGERS.search(name_of(stripped(other))):
+                yield MODULATION
+            if isinstance(value, ast.Call):
+                called = name_of(value.func)
+                if called == "tanh":  # `cap * tanh(x / cap)` limits logits
+                    if "cap" not in ast.unparse(other):
+                        yield TANH
+                elif ACTIVATIONS & set(words(called)):
+                    if not isinstance(other, ast.Attribute):  # a number of the configuration
+                        yield ACTIVATION
+                else:
+                    continue
+                return
+
+    def calls(self, statement: ast.stmt, node: ast.Call) -> Iterator[Loose]:
+        """Yield the kinds of a call."""
+        called = name_of(node.func)
+        if isinstance(node.func, ast.Attribute) and QK.search(called):
+            yield self.made(QK_NORM, node, place(node))
+        elif node.args and re.search(r"(?<!vector_)norm(?!al)|^ln_?\w?$", called.lower()) and called[-1] != "_":
+            total = self.value(node.args[0], node.lineno)
+            if is_sum(total):
+                yield self.made(SUM_NORM, node, place(node), place(total))
+        elif is_rotary(called) and node.args and self.is_rotation(statement, called):
+            yield self.made(ROTARY, node, place(node))
+        elif called == "addcmul" and "gate" in ast.unparse(node):
+            yield self.made(GATE, node, place(node))
+
+    def is_rotation(self, statement: ast.stmt, called: str) -> bool:
+        """Whether a call rotates a tensor, and makes no tables. Rotations inside of a rotation are part of it."""
+        first, *rest = words(called)
+        if first in TABLES or any(is_rotary(part) or "Embed" in part for part in self.owner.split(".")):
+            return False
+        if {"apply", "rotate"} & {first, *rest}:
+            return True
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+        return any({"q", "k", "query", "key", "queries", "keys"} & set(words(name)) for name in names)
+
+
+def is_one_plus(node: ast.expr) -> bool:
+    """Whether the node is `1 + x` for a tensor `x`. `1 + tanh(x)` and `1 + erf(x)` are parts of activations."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return False
+    for one, x in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(one, ast.Constant) and type(one.value) in (int, float) and one.value == 1:
+            name = name_of(stripped(x)) or (name_of(x.func) if isinstance(x, ast.Call) else "")
+            return not INTEGERS.search(name or "1") and name not in ("tanh", "erf", "exp", "sqrt")
+    return False
+
+
+@functools.cache
+def functions_of(path: str, file: str) -> dict[int, Function]:
+    """Return the functions of the Python file at `path`, by their first line. `file` is the name in the results."""
+    found: dict[int, Function] = {}
+
+    def visit(node: ast.AST, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                function = Function(child, f"{owner}{child.name}", file)
+                found[function.first] = function
+                visit(child, function.owner + "/")
+            else:
+                visit(child, f"{owner}{child.name}." if isinstance(child, ast.ClassDef) else owner)
+
+    visit(ast.parse(Path(path).read_text()), "")
+    return found
+
+
+@functools.cache
+def loose_in(path: str, file: str, first: int) -> tuple[Loose, ...]:
+    """Return the expressions that look like chains in the function that starts in a line of a file."""
+    function = functions_of(path, file).get(first)
+    return () if function is None else tuple(function.loose())

@@ -1,0 +1,229 @@
+"""Prints what `patch` fuses in a version of a library: `python scripts/versions.py diffusers 0.36.0 0.40.0`.
+
+The script downloads the wheel of each version, unpacks it to a temporary folder, and imports its models in a process
+with this folder first on `sys.path`. It calls no model. For each class it prints:
+
+- the chains that `patch` rewrites, with their lines and operators, or the reason why it cannot rewrite the method;
+- the fusion of the class, or the first function that differs from those that the fusion knows. Read this function
+  before you add its fingerprint (a hash of its source) to the fusion.
+
+`loose_chains.py` finds chains independently of `patch`. The totals say how many of them a rewritten method or a fusion
+contains. Norms that `patch` replaces by themselves do not count, because their classes are known only in a model.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from generated import table
+
+NO_MODELS = ("auto", "deprecated", "modular_", "flax", "onnx")
+"""Parts of the paths of files without models for torch."""
+
+
+def pip(*arguments: str) -> None:
+    """Download wheels without their requirements."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    subprocess.run([*command, "--only-binary", ":all:", *arguments], check=True)
+
+
+def unpack(package: str, requirement: str, folder: Path) -> None:
+    """Download a version of a library, and unpack it to a folder.
+
+    transformers also needs versions of other packages. Download those that are not installed. diffusers uses the
+    installed transformers, which needs the installed packages.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    pending, seen = [Requirement(requirement)], set()
+    with tempfile.TemporaryDirectory() as wheels:
+        while pending:
+            wanted = pending.pop()
+            seen.add(canonicalize_name(wanted.name))
+            for old in Path(wheels).iterdir():
+                old.unlink()
+            pip("--dest", wheels, f"{wanted.name}{wanted.specifier}")
+            (wheel,) = Path(wheels).iterdir()
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(folder)
+                (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+            if package != "transformers":
+                return
+            for text in importlib.metadata.PathDistribution(folder / Path(path).parent).requires or ():
+                needed = Requirement(text)
+                known = canonicalize_name(needed.name) in seen or is_installed(needed)
+                if not known and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+                    pending.append(needed)
+
+
+def is_installed(requirement: Any) -> bool:
+    """Whether the installed packages satisfy a requirement."""
+    try:
+        return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def modules(package: str) -> Iterator[types.ModuleType]:
+    """Import and yield the modules with the models of a library. Skip modules that need packages that are missing."""
+    checks: Any = types.ModuleType(f"{package}.dependency_versions_check")  # it raises for other versions of packages
+    checks.dep_version_check = lambda *arguments: None
+    sys.modules[checks.__name__] = checks
+    sys.modules["kernels"] = None  # type: ignore[assignment]  # an option, which may not fit the version
+    root = Path(importlib.import_module(package).__file__ or "").parent
+    for path in sorted((root / "models").rglob("*.py")):
+        name = path.relative_to(root.parent).with_suffix("").as_posix()
+        if any(part in name for part in NO_MODELS) or (package == "transformers" and "/modeling_" not in name):
+            continue
+        try:
+            yield importlib.import_module(name.replace("/", "."))
+        except Exception as error:
+            print(f"  cannot import {name}: {type(error).__name__}: {error}".splitlines()[0])
+
+
+def classes(module: types.ModuleType) -> Iterator[tuple[type, FunctionType]]:
+    """Yield the classes that a module defines, with the method that `patch` may replace, if the class defines it."""
+    for cls in vars(module).values():
+        if isinstance(cls, type) and cls.__module__ == module.__name__:
+            own = vars(cls).get("forward" if hasattr(cls, "forward") else "__call__")
+            if isinstance(own, FunctionType):
+                yield cls, own
+
+
+def describe(cls: type, own: FunctionType, covers: Any) -> list[str]:
+    """Return the lines of the report about a class, and add what `patch` computes in its method to `covers`."""
+    from chain_coverage import Cover, add_rewritten, code_of
+
+    from oxiwarp.patching.fusions import find
+    from oxiwarp.patching.fusions.core.source import resolve
+    from oxiwarp.patching.rewrite.recipe import found_in
+
+    lines = []
+    found = find(cls)
+    if found is not None:
+        fusion, known = found
+        why = fusion.difference(cls, known)
+        lines.append(f"fusion {fusion.name}: {why or fusion.ops}")
+        if why is None and fusion.kernels:
+            for name in (fusion.method, *fusion.sources):
+                if isinstance(function := resolve(name, cls, known), FunctionType):
+                    covers.functions.setdefault(code_of(function), []).append(Cover("fusion", None))
+    try:
+        chains = found_in(own)
+    except Exception as error:  # a defect of the rewriter
+        chains = f"{type(error).__name__}: {error}"
+    if isinstance(chains, str):
+        return [*lines, f"not rewritten: {chains}"]
+    if chains:
+        add_rewritten(covers, own, [Cover("rewritten", None)] * len(chains))
+    return [*lines, *(f"line {chain.line}: {', '.join(chain.ops)}: {chain.source}" for chain in chains)]
+
+
+def scan(package: str, quiet: bool) -> dict[str, Any]:
+    """Print what `patch` fuses in the classes of a library, and return the totals."""
+    import loose_chains
+    from chain_coverage import Covers, Trace, found_for
+
+    warnings.simplefilter("ignore")
+    covers, files, totals = Covers(), {}, Counter()
+    for module in modules(package):
+        lines = []
+        for cls, own in classes(module):
+            made = describe(cls, own, covers)
+            totals["classes"] += bool(made)
+            lines += [f"  {cls.__name__}", *(f"    {line[:200]}" for line in made)] if made else []
+        files[module.__file__] = module.__name__
+        if lines and not quiet:
+            print(module.__name__, *lines, sep="\n")
+    loose: Counter[str] = Counter()
+    covered: Counter[str] = Counter()
+    callers = callers_of(covers)
+    for path in files:
+        for first, function in loose_chains.functions_of(path, path).items():
+            for chain in loose_chains.loose_in(path, path, first):
+                found = found_for(chain, path, first, None, Trace(), covers) or callers.get((path, first))
+                loose[chain.kind] += 1
+                covered[chain.kind] += bool(found)
+                if not found and not quiet:
+                    print(f"missed: {files[path]}:{chain.line}: {function.owner}: {chain.kind}: {chain.source}")
+    totals["rewritten chains"] = sum(len(regions) for regions in covers.regions.values())
+    library: Any = sys.modules[package]
+    return {
+        "package": package,
+        "version": library.__version__,
+        "classes": totals["classes"],
+        "rewritten chains": totals["rewritten chains"],
+        "folder": os.path.dirname(inspect.getfile(library)),
+        "loose": loose,
+        "covered": covered,
+    }
+
+
+def callers_of(covers: Any) -> dict[Any, list[Any]]:
+    """Return the functions whose source is part of a rewritten chain, with the covers of these chains."""
+    callers: dict[Any, list[Any]] = {}
+    for regions in covers.regions.values():
+        for region in regions:
+            for function in region.functions:
+                callers.setdefault(function, []).append(region.cover)
+    return callers
+
+
+def rows(results: list[dict[str, Any]]) -> Iterator[list[Any]]:
+    """Yield a row of the table of totals for each version."""
+    for result in results:
+        loose, covered = Counter(result["loose"]), Counter(result["covered"])
+        whole = loose.total()
+        kinds = ", ".join(f"{kind} {covered[kind]}/{loose[kind]}" for kind in sorted(loose))
+        yield [
+            f"{result['package']} {result['version']}",
+            result["classes"],
+            result["rewritten chains"],
+            f"{covered.total()} of {whole} ({100 * covered.total() / max(whole, 1):.1f} %)",
+            kinds,
+        ]
+
+
+def main() -> None:
+    """Download the wheels, and print a report for each version."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("package", choices=("diffusers", "transformers"))
+    parser.add_argument("versions", nargs="*", help="default: the newest")
+    parser.add_argument("--totals", action="store_true", help="print only the totals")
+    parser.add_argument("--scan", metavar="FILE", help=argparse.SUPPRESS)  # in the process that imports the library
+    options = parser.parse_args()
+    if options.scan:
+        Path(options.scan).write_text(json.dumps(scan(options.package, options.totals)))
+        return
+    results = []
+    for version in options.versions or [""]:
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(options.package, f"{options.package}=={version}" if version else options.package, Path(folder))
+            path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+            command = [sys.executable, __file__, options.package, "--scan", f"{folder}/result.json"]
+            command += ["--totals"] if options.totals else []
+            subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+            result = json.loads(Path(folder, "result.json").read_text())
+            assert Path(result["folder"]).is_relative_to(folder), f"{result['folder']} is not the downloaded version"
+            results.append(result)
+    head = ["version", "classes", "rewritten chains", "loose chains that are fused", "by kind"]
+    print("\n".join(table(head, rows(results))))
+
+
+if __name__ == "__main__":
+    main()
