@@ -186,7 +186,7 @@ def covers_of(model: nn.Module) -> Covers:
             found = found_in(own := getattr(base, method))
             if not isinstance(found, str):
                 add_rewritten(
-                    covers, own, [Cover("rewritten", None, impossible(part, chain, None) or "") for chain in found]
+                    covers, own, [Cover("rewritten", None, impossible(part, chain, None, None) or "") for chain in found]
                 )
     return covers
 

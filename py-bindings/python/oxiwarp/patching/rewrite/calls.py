@@ -59,7 +59,8 @@ class Calls(RotaryCalls):
         if isinstance(at, int):
             return None
         known = self.sites[at[0]].functions
-        return None if all(now is then for now, then in zip(at[1:], known, strict=True)) else REPLACED
+        same = (getattr(now, "__func__", now) is then for now, then in zip(at[1:], known, strict=True))
+        return None if all(same) else REPLACED
 
     def attempt(self, at: At, run: Callable[[], Any]) -> Any:
         """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.

@@ -17,8 +17,8 @@ METHODS = frozenset((
 ))
 """Methods that neither change a tensor nor run other modules."""
 FUNCTIONS = frozenset((
-    "cat", "chunk", "float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range", "tanh",
-    "tuple", "zip",
+    "cat", "chunk", "float", "gelu", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range",
+    "silu", "tanh", "tuple", "zip",
 ))
 """Functions with the same property, also as attributes of a module such as `torch.cat`."""
 # fmt: on

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from ..._cache import cache_weakly
-from .flow import Block, Read, is_norm, shared_by
+from .flow import Block, Read, is_norm, is_self, shared_by
 from .method import PREFIX, Unreadable, check_source, tree_of
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
@@ -17,6 +17,8 @@ MOST_PARAMETERS = 4
 """Functions with more parameters are no formulas."""
 ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
 """Parts of the names of activations."""
+LIBRARIES = ("torch", "F")
+"""Global variables that a formula may read."""
 FLOAT32 = ("torch.float32", "torch.float")
 
 
@@ -154,12 +156,12 @@ class Finder:
 
         Return any other node unchanged.
         """
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if isinstance(node, ast.Call) and (name := function_name(node.func)):
             if id(node) not in self.inlined:
-                formula = formula_of(node, self.space.get(node.func.id), self.space)
+                formula = formula_of(node, function_at(name, self.space), self.space)
                 if formula is None:
                     return node
-                self.inlined[id(node)], self.functions[id(node)] = formula, node.func.id
+                self.inlined[id(node)], self.functions[id(node)] = formula, name
             return self.inlined[id(node)]
         if not isinstance(node, ast.Name):
             return node
@@ -265,10 +267,11 @@ class Finder:
 
     def gated_activation(self, node: ast.expr) -> Chain | None:
         """Match `activation(gate) * up`."""
-        if not is_product(node):
+        product = self.see(node) if isinstance(node, ast.Call) else node
+        if not is_product(product):
             return None
-        assert isinstance(node, ast.BinOp)
-        for first, up in ((node.left, node.right), (node.right, node.left)):
+        assert isinstance(product, ast.BinOp)
+        for first, up in ((product.left, product.right), (product.right, product.left)):
             call = self.see(first)
             if not isinstance(call, ast.Call) or len(call.args) != 1 or not is_value(up) or is_number(up):
                 continue
@@ -298,6 +301,23 @@ class Finder:
         return None
 
 
+CLASS = "self"
+"""Key of the class of a method among its global variables, as a rewriting passes them."""
+
+
+def function_name(called: ast.expr) -> str:
+    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another expression."""
+    if isinstance(called, ast.Attribute) and is_self(called.value):
+        return f"{CLASS}.{called.attr}"
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def function_at(name: str, space: Mapping[str, Any]) -> Any:
+    """Return the function or the method of the class that has this name, or None."""
+    owner, _, attribute = name.rpartition(".")
+    return getattr(space.get(CLASS), attribute, None) if owner else space.get(name)
+
+
 def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
     """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
 
@@ -307,15 +327,18 @@ def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.e
     if formula is None:
         return None
     names, value = formula
+    if function_name(call.func).startswith(f"{CLASS}."):
+        names = names[1:]
     given = dict(zip(names, call.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in call.keywords}
     if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
         return None
     loads = Read(value).loads
     if any(loads.count(name) != 1 or isinstance(given[name], ast.Starred) for name in names):
         return None
-    if "torch" in loads and space.get("torch") is not function.__globals__.get("torch"):
+    if any(name in loads and space.get(name) is not function.__globals__.get(name) for name in LIBRARIES):
         return None
-    if sum(Read(argument).effects for argument in given.values()) > 1:  # the formula may read them in another order
+    in_order = [name for name in loads if name in names] == list(given)
+    if not in_order and sum(Read(argument).effects for argument in given.values()) > 1:
         return None
     return Filled(given).visit(copy.deepcopy(value))
 
@@ -324,7 +347,8 @@ def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.e
 def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
     """Return the parameters and the formula of a function, or None if it computes something else.
 
-    Such a function has one statement, `return`. It reads only its parameters and `torch`.
+    Such a function has one statement, `return`. It reads only its parameters, `torch` and `F`. For a method, `self` is
+    the first parameter.
     """
     if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
         return None
@@ -339,7 +363,7 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
     names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
     value = body[0].value if isinstance(body[0], ast.Return) else None
     read = Read(value)
-    if value is None or read.effects or set(read.loads) - {*names, "torch"}:
+    if value is None or read.effects or set(read.loads) - {*names, *LIBRARIES} or "self" in read.loads:
         return None
     try:
         check_source(function)
@@ -387,7 +411,8 @@ def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
     if node.func.attr == "type_as" and node.args:
         return node.func.value, argument
     by_name = not node.keywords or node.keywords[0].arg == "dtype"
-    is_dtype = "dtype" in ast.unparse(argument) and ast.unparse(argument) not in FLOAT32
+    named = bool(node.keywords) or "dtype" in ast.unparse(argument)
+    is_dtype = named and ast.unparse(argument) not in FLOAT32
     if node.func.attr == "to" and by_name and is_dtype:
         return node.func.value, argument
     return node, None
@@ -437,4 +462,16 @@ def is_norm_call(node: ast.expr) -> bool:
     return is_norm(node.func)
 
 
-__all__ = ["ACTIVATION", "GATED", "MODULATED", "NORM", "SUM", "Chain", "Finder", "function_of", "walk"]
+__all__ = [
+    "ACTIVATION",
+    "CLASS",
+    "GATED",
+    "MODULATED",
+    "NORM",
+    "SUM",
+    "Chain",
+    "Finder",
+    "function_at",
+    "function_of",
+    "walk",
+]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .flow import Block, Read, blocks, evaluated_once, is_definition, is_self
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
-from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
+from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
@@ -133,7 +133,7 @@ class Rewriting:
     def __init__(self, own: FunctionType) -> None:
         self.own = undecorated(own)
         self.tree = tree_of(self.own)
-        self.space = self.own.__globals__
+        self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
         self.computed: dict[int, str] = {}
@@ -230,7 +230,7 @@ class Rewriting:
 
     def changed(self, at: int) -> ast.expr:
         """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
-        functions = [ast.Name(name, ast.Load()) for name in self.found[at].functions]
+        functions = [ast.parse(name, mode="eval").body for name in self.found[at].functions]
         return ast.Tuple([ast.Constant(at), *functions], ast.Load()) if functions else ast.Constant(at)
 
     def pair(self, block: Block, at: int) -> Pair | None:
@@ -280,7 +280,7 @@ class Rewriting:
     def add(self, *chains: Chain) -> int:
         """Add a chain to the report, and return its index."""
         names = KERNELS[tuple(chain.op for chain in chains)]
-        functions = {name: self.space[name] for chain in chains for name in sorted(chain.called())}
+        functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
@@ -295,6 +295,14 @@ def is_attention(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return function.attr in ATTENTIONS and not is_self(function.value)
     return isinstance(function, ast.Name) and function.id in ATTENTIONS
+
+
+def class_of(method: FunctionType) -> Any:
+    """Return the class that a method belongs to, according to its name, or None."""
+    found: Any = None
+    for at, name in enumerate(method.__qualname__.split(".")[:-1]):
+        found = getattr(found, name, None) if at else method.__globals__.get(name)
+    return found if isinstance(found, type) and vars(found).get(method.__name__) is not None else None
 
 
 def attribute_of(node: ast.expr | None) -> str:

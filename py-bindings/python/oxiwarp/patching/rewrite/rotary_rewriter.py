@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .flow import Aliases, Block, Read, aliases_of
 from .method import PREFIX
-from .patterns import Chain, is_norm_call, is_value, without_cast
+from .patterns import Chain, is_norm_call, is_product, is_value, without_cast
 
 ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
@@ -28,6 +28,8 @@ def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]
     arguments but constants are operands. The first operand is the function.
     """
     call, target = without_cast(node)
+    if target is None and (chain := written_out(node)):
+        return chain
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return None
     name = call.func.id
@@ -50,6 +52,26 @@ def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]
             chain.inlined[id(root)] = args[0]
         else:
             operands["target"] = target
+    return chain
+
+
+def written_out(node: ast.expr) -> Chain | None:
+    """Return the chain of `x * cos + rotate_half(x) * sin`, or None. The first operand is the function."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return None
+    if not (is_product(node.left) and is_product(node.right)):
+        return None
+    assert isinstance(node.left, ast.BinOp) and isinstance(node.right, ast.BinOp)
+    x, cos, call, sin = node.left.left, node.left.right, node.right.left, node.right.right
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not isinstance(x, ast.Name):
+        return None
+    again = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(again, ast.Name) or again.id != x.id or "rotate" not in call.func.id.lower():
+        return None
+    if not all(isinstance(table, ast.Name) for table in (cos, sin)):
+        return None
+    chain = Chain(ROTARY, node, {"function": call.func, "a0": x, "a1": cos, "a2": sin})
+    chain.inlined[id(again)] = x
     return chain
 
 
