@@ -185,9 +185,8 @@ def covers_of(model: nn.Module) -> Covers:
         elif recipe is None and (method := method_of(base)):
             found = found_in(own := getattr(base, method))
             if not isinstance(found, str):
-                add_rewritten(
-                    covers, own, [Cover("rewritten", None, impossible(part, chain, None, None) or "") for chain in found]
-                )
+                reasons = [impossible(part, chain, None, None) or "" for chain in found]
+                add_rewritten(covers, own, [Cover("rewritten", None, reason) for reason in reasons])
     return covers
 
 
