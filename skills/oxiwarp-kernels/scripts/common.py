@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
 from rich.console import Console
@@ -12,7 +11,8 @@ from rich.progress import track
 from rich.table import Table
 
 from oxiwarp.__main__ import steps as count  # an argument's type: a whole number of 1 or more
-from oxiwarp.cli.bench.measure import synchronize
+from oxiwarp.cli.bench.measure import timed
+from oxiwarp.cli.bench.turns import in_turns
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -22,18 +22,26 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def alternating(
+    calls: dict[str, Callable[[], object]], device: torch.device, rounds: int, warmup: int, title: str
+) -> dict[str, float]:
+    """Return the median time of each call in milliseconds, with an idle device before and after it.
+
+    Each round times every call once, in a random order. A change of the GPU's clock then affects all calls.
+    """
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    names, times = list(calls), {name: list[float]() for name in calls}
+    turns = list(in_turns(range(len(names)), rounds))
+    for _, at in track(turns, description=f"{title:28}", console=console):
+        times[names[at]].append(timed(calls[names[at]], device)[1])
+    return {name: median(values) for name, values in times.items()}
+
+
 def milliseconds(call: Callable[[], object], device: torch.device, rounds: int, warmup: int, title: str) -> float:
     """Return the median time of a call in milliseconds, with an idle device before and after it."""
-    for _ in range(warmup):
-        call()
-    times = []
-    for _ in track(range(rounds), description=f"{title:28}", console=console):
-        synchronize(device)
-        started = perf_counter()
-        call()
-        synchronize(device)
-        times.append((perf_counter() - started) * 1e3)
-    return median(times)
+    return alternating({title: call}, device, rounds, warmup, title)[title]
 
 
 def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -61,4 +69,4 @@ def plot(path: str, title: str, values: dict[str, float], unit: str) -> None:
     console.print(f"plot: {path}")
 
 
-__all__ = ["console", "count", "default_device", "milliseconds", "plot", "show"]
+__all__ = ["alternating", "console", "count", "default_device", "milliseconds", "plot", "show"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import kernels
 import torch
 import torch.nn.functional as F
-from common import console, count, default_device, milliseconds, plot, show
+from common import alternating, console, count, default_device, plot, show
 from torch import nn
 
 from oxiwarp.hub import build
@@ -53,11 +53,12 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     with kernels.use_kernel_mapping({"SiluAndMul": {device.type: layer}}, inherit_mapping=False):
         model = kernels.kernelize(nn.Sequential(SiluAndMul()), mode=kernels.Mode.INFERENCE, device=device.type)
     assert torch.allclose(model(x).float(), stock(x).float(), rtol=0.01, atol=0.01)
-    times = {
-        "stock layer": milliseconds(lambda: stock(x), device, options.rounds, 2, "stock layer"),
-        "kernelized layer": milliseconds(lambda: model(x), device, options.rounds, 2, "kernelized layer"),
-        "silu_and_mul(out, x)": milliseconds(lambda: ours.silu_and_mul(out, x), device, options.rounds, 2, "function"),
+    calls = {
+        "stock layer": lambda: stock(x),
+        "kernelized layer": lambda: model(x),
+        "silu_and_mul(out, x)": lambda: ours.silu_and_mul(out, x),
     }
+    times = alternating(calls, device, options.rounds, 2, "SiLU and product")
     show(f"{options.rows} x {options.cols}, {device}", ("", "ms"), [(name, f"{t:.3f}") for name, t in times.items()])
     plot(options.plot, "SiLU and product", times, "ms")
 

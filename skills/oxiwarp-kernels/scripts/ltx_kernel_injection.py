@@ -1,5 +1,7 @@
 """Patch LTX-Video's transformer: print the report, compare the bits of the outputs, and measure the time.
 
+The steps of the stock model and of the patched model alternate.
+
 python ltx_kernel_injection.py
 """
 
@@ -7,7 +9,7 @@ import argparse
 import copy
 
 import torch
-from common import console, count, default_device, milliseconds, plot, show
+from common import alternating, console, count, default_device, plot, show
 
 import oxiwarp
 from oxiwarp.cli.bench.workloads import WORKLOADS
@@ -32,10 +34,8 @@ def main() -> None:
         console.print(oxiwarp.patch(patched, mode=options.mode, cpu_kernels=device.type == "cpu"))
         y, expected = patched(**arguments)[0], stock(**arguments)[0]
         equal = (y == expected).double().mean().item()
-        times = {
-            name: milliseconds(lambda model=model: model(**arguments), device, options.rounds, 2, name)
-            for name, model in (("stock", stock), ("patched", patched))
-        }
+        calls = {"stock": lambda: stock(**arguments), "patched": lambda: patched(**arguments)}
+        times = alternating(calls, device, options.rounds, 2, "stock and patched")
     largest = (y.double() - expected.double()).abs().max().item()
     rows = [(name, f"{time:.2f}", f"{times['stock'] / time:.2f} x") for name, time in times.items()]
     show(

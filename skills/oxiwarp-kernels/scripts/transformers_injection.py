@@ -1,14 +1,17 @@
 """Run a transformers language model with oxiwarp's kernels: compare the tokens, and time prefill and decoding.
 
+The calls of the stock model and of the patched model alternate.
+
     python transformers_injection.py --model Qwen/Qwen3-8B
 
 If the weights are not available, a model of the same classes runs with random weights.
 """
 
 import argparse
+import copy
 
 import torch
-from common import console, count, default_device, milliseconds, plot, show
+from common import alternating, console, count, default_device, plot, show
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import oxiwarp
@@ -55,26 +58,28 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(model.config.vocab_size, (1, options.prompt_tokens), generator=generator).to(device)
 
-    def write(count: int) -> torch.Tensor:
+    def write(model: torch.nn.Module, count: int) -> torch.Tensor:
         limits = dict(max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
         with torch.inference_mode():
             return model.generate(ids, attention_mask=torch.ones_like(ids), **limits)
 
-    def measure(name: str) -> tuple[torch.Tensor, float, float]:
-        first = milliseconds(lambda: write(1), device, options.rounds, 1, f"{name}: prompt")
-        whole = milliseconds(lambda: write(options.new_tokens), device, options.rounds, 1, f"{name}: tokens")
-        return write(options.new_tokens), first, (whole - first) / (options.new_tokens - 1)
+    def measure(count: int, title: str) -> tuple[float, float]:
+        calls = {"stock": lambda: write(model, count), "patched": lambda: write(patched_model, count)}
+        times = alternating(calls, device, options.rounds, 1, title)
+        return times["stock"], times["patched"]
 
-    tokens, *stock = measure("stock")
-    with oxiwarp.patched(model, cpu_kernels=device.type == "cpu") as report:
-        console.print(report)
-        ours, *patched = measure("patched")
+    patched_model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    console.print(oxiwarp.patch(patched_model, cpu_kernels=device.type == "cpu"))
+    tokens, ours = write(model, options.new_tokens), write(patched_model, options.new_tokens)
+    first, whole = measure(1, "prompt"), measure(options.new_tokens, "prompt and tokens")
+    stock, patched = [(one, (total - one) / (options.new_tokens - 1)) for one, total in zip(first, whole, strict=True)]
     same = (tokens == ours).double().mean().item()
     rows = [("prompt", *(f"{t:.2f}" for t in (stock[0], patched[0])), f"{stock[0] / patched[0]:.2f} x")]
     rows.append(("one more token", *(f"{t:.2f}" for t in (stock[1], patched[1])), f"{stock[1] / patched[1]:.2f} x"))
     show(f"{device}: {same:.0%} of the tokens are the same", ("", "stock, ms", "patched, ms", ""), rows)
     bars = {"stock, prompt": stock[0], "patched, prompt": patched[0], "stock, token": stock[1]}
     plot(options.plot, f"{type(model).__name__}", bars | {"patched, token": patched[1]}, "ms")
+    oxiwarp.unpatch(patched_model)
 
 
 if __name__ == "__main__":

@@ -53,15 +53,19 @@ fn special_values_are_those_of_torch() {
     for device in devices() {
         let rows =
             [[1.0, f32::NAN], [INF, 1.0], [-INF, -INF], [INF, -INF], [-INF, 2.0], [INF, f32::NAN], [1e30; 2]];
-        let (x, mut y) = (device.upload(rows.as_flattened()).unwrap(), device.alloc::<f32>(7).unwrap());
+        let (x, mut y) = (device.upload(rows.as_flattened()).unwrap(), device.alloc::<f32>(7 + 8).unwrap());
         let op = LogSumExp::load(&device).unwrap();
         succeeds(op.run(x.view(&[7, 2]).unwrap(), y.view_mut(&[7]).unwrap(), Stream::default()));
         let got = y.download().unwrap();
         assert!(got[0].is_nan() && got[5].is_nan(), "{device:?}: {got:?}");
         assert_eq!((&got[1..5], got[6]), (&[INF, -INF, INF, 2.0][..], 1e30), "{device:?}");
+        assert!(got[7..].iter().all(|y| y.is_nan()), "{device:?}: wrote past the output");
         // The sum of no elements is 0.
         succeeds(op.run(x.view(&[3, 0]).unwrap(), y.view_mut(&[3]).unwrap(), Stream::default()));
-        assert_eq!(y.download().unwrap()[..3], [-INF; 3]);
+        let (before, after) = (got, y.download().unwrap());
+        assert_eq!(after[..3], [-INF; 3], "{device:?}");
+        let unchanged = before[3..].iter().zip(&after[3..]).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(unchanged, "{device:?}: wrote past the output");
     }
 }
 
@@ -74,6 +78,9 @@ fn wrong_arguments_are_errors() {
         fails(done, "log_sum_exp: x has shape [8], expected [rows, columns]");
         let done = op.run(x.view(&[2, 4]).unwrap(), y.view_mut(&[4]).unwrap(), stream);
         fails(done, "log_sum_exp: y has shape [4], expected [2]");
+        let mut half = device.alloc::<f16>(2).unwrap();
+        let done = op.run(x.view(&[2, 4]).unwrap(), half.view_mut(&[2]).unwrap(), stream);
+        fails(done, "log_sum_exp: y is f16, expected f32");
         let by_columns = x.view_strided(0, &[2, 2], &[1, 2]).unwrap();
         let done = op.run(by_columns, y.view_mut(&[2]).unwrap(), stream);
         fails(done, "log_sum_exp: x of shape [2, 2] has strides [1, 2]: columns must lie side by side");
