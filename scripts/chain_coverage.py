@@ -220,6 +220,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
         at = index_of(node)
         if at is not None:
             places.setdefault(at, set()).update(places_of(node, indent))
+            if node.func.id.endswith("head_norm"):
+                places[at].add(in_file(node, indent))
             # A call may replace two rotations, of the queries and of the keys ("other").
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
