@@ -137,6 +137,30 @@ def h100() -> Iterator[str]:
     yield from table(head, (list(cells(name)) for name in names))
 
 
+def newer_models() -> Iterator[str]:
+    """Yield the table of newer image models on an H100, one row per model and variant."""
+    found = json.loads((LATEST / "nvidia-h100" / "recent_models.json").read_text())["models"]
+    head = ["model", "variant", "from idle, ms", "in a row, ms", "less time", "agreement with eager", "commit"]
+
+    def cells() -> Iterator[list[str]]:
+        for one in found:
+            results = {current_name(result["variant"]["name"]): result for result in one["results"]}
+            for name, result in results.items():
+                close = "every value equal" if result["equal"] == 1 else f"{result['psnr']:.0f} dB"
+                rival = results["compiled"]["in_a_row"]
+                yield [
+                    one["model"],
+                    f"`{name}`",
+                    number(result["median"], 4),
+                    number(result["in_a_row"], 4),
+                    less(result["in_a_row"], rival) if name.startswith("patched") else NONE,
+                    close if name != "eager" else NONE,
+                    one["commit"][:7],
+                ]
+
+    yield from table(head, cells())
+
+
 @cache
 def pipelines_h100() -> list[dict[str, Any]]:
     """Load the results of `bench --pipeline` on an H100."""
@@ -415,6 +439,7 @@ PAGES = {
         "step times": step_times,
         "models": models,
         "models on an H100": h100,
+        "newer models on an H100": newer_models,
         "collectives of two GPUs": collectives,
         "FLUX.1 on two GPUs": flux_on_two_gpus,
         "decoders on two GPUs": language_on_two_gpus,
