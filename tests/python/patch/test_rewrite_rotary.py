@@ -173,8 +173,8 @@ def test_probe(name, args, dtype):
     assert found is not None
     own = function(*given)
     own = own if isinstance(own, tuple) else (own,)
-    leaves = [x for arg in given[found.count :] for x in (arg if isinstance(arg, tuple) else (arg,))]
-    made = found.rotate(given[: found.count], tuple(x for x in leaves if isinstance(x, torch.Tensor)), "exact")
+    leaves = [x for arg in given[found.number :] for x in (arg if isinstance(arg, tuple) else (arg,))]
+    made = found.rotate(given[: found.number], tuple(x for x in leaves if isinstance(x, torch.Tensor)), "exact")
     for a, b in zip(made, own, strict=True):
         if name == "rope_complex":  # the kernel has torch's fused multiply-add on a GPU
             torch.testing.assert_close(a, b)

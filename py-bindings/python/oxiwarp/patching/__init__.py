@@ -239,8 +239,9 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
         except Unsuitable as error:
             why = error
     # The report also says why the fusion of the class, which may replace more chains, does not apply.
+    text = "" if found is None or why is None else str(why)
     try:
-        recipe = rewrite.recipe_for(x, *settings, "" if why is None else str(why), owner)
+        recipe = rewrite.recipe_for(x, *settings, text, owner)
     except Unsuitable as error:
         raise why or error from None
     if recipe is None:

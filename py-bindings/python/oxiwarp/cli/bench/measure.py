@@ -143,7 +143,7 @@ def build_large(workload: Workload, device: torch.device, dtype: torch.dtype) ->
 
     Weights of norms are 1, biases are 0, and the standard deviation of a matrix is that of torch's linears.
     """
-    from accelerate import init_empty_weights
+    from accelerate import init_empty_weights  # type: ignore[import-untyped]
 
     with init_empty_weights(include_buffers=False), device:
         model = workload.build(False)

@@ -33,7 +33,7 @@ def _qwen_image_arguments(model: Any, small: bool, device: torch.device, dtype: 
 class Batch(nn.Module):
     """Calls Z-Image, which takes and returns lists of images, with tensors that have a batch dimension."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 

@@ -219,4 +219,4 @@ WORKLOADS = {
     )
 }
 
-__all__ = ["WORKLOADS", "Workload"]
+__all__ = ["WORKLOADS", "Arguments", "Workload"]

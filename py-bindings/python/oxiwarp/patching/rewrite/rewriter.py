@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_definition, is_self
+from .flow import Block, Read, blocks, evaluated_once, is_self
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
 from .rotary_rewriter import (
@@ -15,6 +15,7 @@ from .rotary_rewriter import (
     ROTARY_PAIR,
     ROTARY_PART,
     Deferring,
+    assigned,
     head_norms,
     local_functions,
     next_rotation,
@@ -176,21 +177,20 @@ class Rewriting:
 
     def rotations(self, block: Block, at: int) -> bool:
         """Replace a statement that rotates queries, together with the next one, if that rotates the keys."""
-        statement = block.statements[at]
-        first = rotary_chain(statement.value, self.space, self.local) if is_definition(statement) else None
-        index = None if first is None else next_rotation(block, at, first, self.local, self.space)
-        if first is None or index is None:
+        own = assigned(block.statements[at])
+        first = None if own is None else rotary_chain(own[1], self.space, self.local)
+        found = None if first is None else next_rotation(block, at, first, self.local, self.space)
+        if own is None or first is None or found is None:
             return False
+        index, second = found
+        operands = [ast.keyword(name, node) for name, node in first.operands.items()]
+        operands.append(ast.keyword("other", second.operands["a0"]))
+        arguments: list[ast.expr] = [ast.Constant(self.add(first)), first.own(), *constants(first)]
+        call = called(ROTARY_PAIR, arguments, operands, first.node)
         other = block.statements[index]
-        second = rotary_chain(other.value, self.space, self.local)
-        operands = [
-            ast.keyword(name, node) for name, node in (*first.operands.items(), ("other", second.operands["a0"]))
-        ]
-        call = called(
-            ROTARY_PAIR, [ast.Constant(self.add(first)), first.own(), *constants(first)], operands, first.node
-        )
-        names = [ast.Name(one.targets[0].id, ast.Store()) for one in (statement, other)]
-        block.update(at, ast.copy_location(ast.Assign([ast.Tuple(names, ast.Store())], call), statement))
+        names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in (own[0], assigned(other)[0])]  # type: ignore[index]
+        made = ast.Assign([ast.Tuple(names, ast.Store())], call)
+        block.update(at, ast.copy_location(made, block.statements[at]))
         block.update(index, ast.copy_location(ast.Pass(), other))
         return True
 

@@ -48,7 +48,7 @@ Signature = tuple[Any, ...]
 class Rotation(NamedTuple):
     """What a function computes for the arguments of a signature: arguments of `oxiwarp.rope`."""
 
-    count: int
+    number: int
     """Number of tensors that the function rotates. They are its first arguments: a query or a key, or both."""
     layout: str
     """What the dimensions of these tensors before the last one are: letters of `SIZES`."""
@@ -108,8 +108,8 @@ class Rotation(NamedTuple):
             heads_first=self.heads_first,
             mode=mode if mode == "fast" else self.mode,
         )
-        made = made if isinstance(made, tuple) else (made,)
-        return tuple(x.view(heads[at].shape) for at, x in enumerate(made))
+        results = made if isinstance(made, tuple) else (made,)
+        return tuple(x.view(heads[at].shape) for at, x in enumerate(results))
 
 
 def columns_of(table: Tensor, part: str) -> Tensor:
@@ -166,7 +166,7 @@ def rotation_of(function: Callable[..., Any], signature: Signature) -> Rotation 
 
 
 def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
-    """Yield what the dimensions of the arguments may be: the fields count, layout and dims of `Rotation`."""
+    """Yield what the dimensions of the arguments may be: the fields number, layout and dims of `Rotation`."""
     first = signature[0]
     if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex:
         return
@@ -269,4 +269,4 @@ def agree(y: Tensor, r: Tensor) -> bool:
     return torch.allclose(y, r, rtol=2e-2, atol=2e-2) and bool((y != r).float().mean() <= 0.01)
 
 
-__all__ = ["Rotation", "Signature", "Unknown", "leaves_of", "rotation_of", "signature_of"]
+__all__ = ["Rotation", "Shape", "Signature", "Unknown", "leaves_of", "rotation_of", "shapes", "signature_of"]

@@ -4,7 +4,8 @@ A norm of queries or keys is not computed in its place: its variable gets a `Nor
 both in one kernel. If there is no such kernel, the norm is computed first, as in the original method.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..fusions.core.modules import is_exactly
 from ..fusions.core.operands import as_rows
 from ..sites import Site
 from .operands import FLOAT, Norm, norm_of, unusable
-from .rotary import Rotation, Shape, Unknown, leaves_of, rotation_of, signature_of
+from .rotary import Rotation, Shape, Signature, Unknown, leaves_of, rotation_of, shapes, signature_of
 
 Own = Callable[..., Any]
 
@@ -179,10 +180,10 @@ class RotaryCalls:
         found = self.rotation(at, own, given)
         if isinstance(found, Rotation):
             args = tuple(value for name, value in given.items() if name != "function")
-            heads, leaves = args[: found.count], leaves_of(args[found.count :])
+            heads, leaves = args[: found.number], leaves_of(args[found.number :])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
             if made is not None:
-                return made if found.count > 1 else made[0]
+                return made if found.number > 1 else made[0]
         elif found:
             self.site(at).note(found)
         return own(**{name: computed(value) for name, value in given.items()})
@@ -190,7 +191,7 @@ class RotaryCalls:
     def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
         """Compute two calls of a rotary function, for queries and keys, whose other arguments are the same."""
         found, second = self.rotation(at, own, given), {**given, "a0": other}
-        if isinstance(found, Rotation) and found.count == 1 and found is self.rotation(at, own, second):
+        if isinstance(found, Rotation) and found.number == 1 and found is self.rotation(at, own, second):
             args = tuple(value for name, value in given.items() if name != "function")
             heads, leaves = (args[0], other), leaves_of(args[1:])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
@@ -228,7 +229,7 @@ class RotaryCalls:
                 lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature
             )
         found = self.rotations[key]
-        return "no kernel computes the rotary function" if found is None else found
+        return unrecognised(signature) if found is None else found
 
     def rotary_part(
         self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
@@ -246,11 +247,10 @@ class RotaryCalls:
             first, last, _ = slice(start, stop).indices(x.shape[dim])
             given["a0"] = x.viewed("__getitem__", (index,)) if isinstance(x, Normed) else x[index]
             found = self.rotation(at, own, given)
-            fits = isinstance(found, Rotation) and found.count == 1 and found.layout.find("S") == dim
-            if fits and first < last and (found.mode == "exact" or self.mode == "fast"):
+            if isinstance(found, Rotation) and first < last and self.takes_part(found, dim):
                 leaves = leaves_of(tuple(value for name, value in given.items() if name not in ("function", "a0")))
-                tables = found.tables(leaves, x.dtype)
-                made = self.attempt(at, lambda: normed(found, (x,), tables, self.mode, offset=first)[0])
+                run = functools.partial(normed, found, (x,), found.tables(leaves, x.dtype), self.mode, offset=first)
+                made = self.attempt(at, lambda: run()[0])
                 if made is not None:
                     return made
         x = computed(x)
@@ -259,8 +259,13 @@ class RotaryCalls:
         if in_place:
             x[index] = rotated
             return x
-        rest = x[(*index[:-1], slice(stop, None) if start is None else slice(start))]
+        kept = (*index[:-1], slice(stop, None) if start is None else slice(start))
+        rest = x[kept]
         return torch.cat([rotated, rest] if start is None else [rest, rotated], dim)
+
+    def takes_part(self, found: Rotation, dim: int) -> bool:
+        """Whether `qk_norm_rope` computes a norm and the rotation of some tokens. `dim` is the dimension of tokens."""
+        return found.number == 1 and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
     def deferred_norm(self, module: Any, x: Any) -> Any:
         """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
@@ -277,10 +282,16 @@ class RotaryCalls:
         return module(x) if found is None else found
 
 
+def unrecognised(signature: Signature) -> str:
+    """Return the reason why no kernel computes a rotary function for arguments with this signature."""
+    wide = {one.dtype for one in shapes(signature)} & {torch.complex128, torch.float64}
+    return f"a rotary table is {wide.pop()}" if wide else "no kernel computes the rotary function"
+
+
 def identity(function: Any) -> Any:
     """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
     if not isinstance(function, FunctionType):
-        return function
+        return function if isinstance(function, Hashable) else None
     if function.__closure__ or function.__kwdefaults__:
         return None if function.__closure__ else function
     return function.__code__, function.__defaults__
@@ -292,8 +303,8 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
     if plain or how.layout in ("SH", "HS") or not any(isinstance(x, Deferred) for x in heads):
         return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
-    parts = [x.parts(tokens) if isinstance(x, Deferred) else [x] for x in heads]
-    if any(part is None for part in parts) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
+    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
         return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
     tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
     streams = list(zip(*parts, strict=True))
@@ -365,7 +376,7 @@ def normed(
         heads_first=how.heads_first,
         offset=offset,
         mode="fast" if mode == "fast" else "exact",
-        out=out if out is None or len(own) == 2 else out[0],
+        out=out if out is None or len(own) == 2 else out[0],  # type: ignore[arg-type]
     )
     return made if isinstance(made, tuple) else (made,)
 

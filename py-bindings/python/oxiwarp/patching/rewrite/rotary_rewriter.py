@@ -86,27 +86,29 @@ def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
     return frozenset(name for name in defined if defined.count(name) == 1 and name not in stored | arguments)
 
 
-def next_rotation(block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]) -> int | None:
-    """Return the index of the statement that rotates the keys as statement `at` rotates the queries, or None.
+def next_rotation(
+    block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]
+) -> tuple[int, Chain] | None:
+    """Return index and chain of the statement that rotates the keys as statement `at` rotates the queries, or None.
 
     Both statements assign a variable. Only the first operand differs, and no operand has side effects.
     """
     index = at + 1
     while index < len(block.statements) and isinstance(block.statements[index], ast.Pass):
         index += 1
-    statement = block.statements[at]
-    if index == len(block.statements) or not is_assignment(statement) or not is_assignment(block.statements[index]):
-        return None
-    second = rotary_chain(block.statements[index].value, space, local)  # type: ignore[attr-defined]
-    if second is None or list(first.operands) != list(second.operands):
+    own, other = assigned(block.statements[at]), None
+    if index < len(block.statements):
+        other = assigned(block.statements[index])
+    second = None if other is None else rotary_chain(other[1], space, local)
+    if own is None or second is None or list(first.operands) != list(second.operands):
         return None
     same = [ast.dump(chain.own()) for chain in (first, second)]
     rest = [[ast.dump(node) for name, node in chain.operands.items() if name != "a0"] for chain in (first, second)]
     reads = [Read(node) for chain in (first, second) for node in chain.operands.values()]
-    target = statement.targets[0].id  # type: ignore[attr-defined]
     if same[0] != same[1] or rest[0] != rest[1] or any(read.effects for read in reads):
         return None
-    return index if target not in [name for node in second.operands.values() for name in Read(node).loads] else None
+    loads = [name for node in second.operands.values() for name in Read(node).loads]
+    return None if own[0] in loads else (index, second)
 
 
 class Part(NamedTuple):
@@ -185,11 +187,12 @@ def alike(a: Tokens, b: Tokens) -> bool:
     return a[:2] == b[:2] and texts[0] == texts[1]
 
 
-def is_assignment(statement: ast.stmt) -> bool:
-    """Whether the statement is `name = value`."""
-    return (
-        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
-    )
+def assigned(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Return the name and the value of a statement `name = value`, or None for another statement."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    return (target.id, statement.value) if isinstance(target, ast.Name) else None
 
 
 class Deferring:
@@ -211,15 +214,16 @@ class Deferring:
         """The position of a statement in the source."""
         self.enter(tree)
 
-    def enter(self, owner: ast.stmt) -> None:
+    def enter(self, owner: ast.AST) -> None:
         """Record the statements of a statement's blocks."""
+        value: Any
         for _, value in ast.iter_fields(owner):
             if not isinstance(value, list) or not value or not isinstance(value[0], ast.stmt | ast.ExceptHandler):
                 continue
             for statement in value:
                 self.place[id(statement)] = value, id(owner)
                 self.order[id(statement)] = len(self.order)
-                self.statement.update(dict.fromkeys(map(id, ast.walk(statement)), statement))
+                self.statement.update({id(node): statement for node in ast.walk(statement)})
                 if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
                     self.enter(statement)
 
@@ -276,15 +280,12 @@ class Deferring:
 
     def norms_of(self, variable: str) -> list[ast.Assign]:
         """Return the statements `variable = norm(x)`, also with a view of the result, in the order of the source."""
-        found = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Assign)
-            and is_assignment(node)
-            and node.targets[0].id == variable  # type: ignore[attr-defined]
-            and norm_in(node) is not None
-            and id(node) in self.order
-        ]
+        found: list[ast.Assign] = []
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Assign) or id(node) not in self.order or norm_in(node) is None:
+                continue
+            if (own := assigned(node)) is not None and own[0] == variable:
+                found.append(node)
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
@@ -292,24 +293,19 @@ class Deferring:
 
         `only` says that the variable has only one norm, which thus takes a tensor.
         """
-        if isinstance(statement, ast.Assign) and is_assignment(statement):
-            value = statement.value
-            if (norm := norm_in(statement)) is not None and any(part is node for part in ast.walk(norm.args[0])):
+        own = assigned(statement)
+        if own is not None:
+            target, value = own
+            norm = norm_in(statement)
+            if norm is not None and any(part is node for part in ast.walk(norm.args[0])):
                 return norm if isinstance(norm.args[0], ast.Name) or only else None
-            if is_cat(value) and statement.targets[0].id == node.id:  # type: ignore[attr-defined]
-                assert isinstance(value, ast.Call) and isinstance(value.args[0], ast.List | ast.Tuple)
-                return value if [part for part in value.args[0].elts if part is node] else None
-            if (
-                isinstance(value, ast.Call)
-                and isinstance(value.func, ast.Attribute)
-                and value.func.value is node
-                and value.func.attr in VIEWS
-                and statement.targets[0].id == node.id
-                and not value.keywords  # type: ignore[attr-defined]
-            ):
-                return value
+            if isinstance(value, ast.Call) and target == node.id:
+                if is_cat(value):
+                    return value if any(part is node for part in ast.iter_child_nodes(value.args[0])) else None
+                if is_view(value) and value.func.value is node:  # type: ignore[attr-defined]
+                    return value
         for call in ast.walk(statement):
-            if id(call) in calls and any(keyword.value is node for keyword in call.keywords):  # type: ignore[attr-defined]
+            if isinstance(call, ast.Call) and id(call) in calls and any(word.value is node for word in call.keywords):
                 return call
         return None
 
@@ -330,7 +326,7 @@ class Deferring:
         bound = variable in arguments or any(
             variable in Read(one).stores and not isinstance(one, ast.If) for one in block[:begin]
         )
-        if not bound and not is_assignment(block[begin]):
+        if not bound and assigned(block[begin]) is None:
             return None
         near = self.aliases[0].get(variable, set()) | {variable}
         for one in block[begin : stop + 1]:
@@ -387,16 +383,18 @@ class Deferring:
             norm.func = ast.copy_location(ast.Name(DEFERRED, ast.Load()), norm.args[0])
 
 
-def norm_in(statement: ast.Assign) -> ast.Call | None:
+def is_view(node: ast.expr) -> bool:
+    """Whether the node calls a method of `VIEWS`, with positional arguments."""
+    own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords
+    return own and node.func.attr in VIEWS  # type: ignore[attr-defined]
+
+
+def norm_in(statement: ast.stmt) -> ast.Call | None:
     """Return the call of a norm whose result, or a view of the result, a statement assigns."""
-    value = statement.value
-    if (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr in VIEWS
-        and not value.keywords
-    ):
-        value = value.func.value
+    own = assigned(statement)
+    value = None if own is None else own[1]
+    if value is not None and is_view(value):
+        value = value.func.value  # type: ignore[attr-defined]
     return value if isinstance(value, ast.Call) and is_norm_call(value) else None
 
 
@@ -437,6 +435,7 @@ __all__ = [
     "ROTARY_PAIR",
     "ROTARY_PART",
     "Deferring",
+    "assigned",
     "head_norms",
     "local_functions",
     "next_rotation",
