@@ -109,10 +109,10 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block whose `forward` has unknown source code.
+    """`patch` skips a block whose `forward` has unknown source code and no chain of operations.
 
-    `patch` also skips an attention processor that calls a function with unknown source code. The report gives
-    the reasons.
+    `patch` rewrites an attention processor that calls a function with unknown source code, and the original function
+    runs if no kernel computes it. The report gives the reasons.
     """
     own = Block.forward
 
@@ -126,9 +126,11 @@ def test_other_source(monkeypatch, ran):
     assert torch.allclose(forward(model), forward(ltx()), atol=1e-5) and "ltx.block" not in ran
     monkeypatch.undo()
     monkeypatch.setattr(transformer_ltx, "apply_rotary_emb", lambda x, freqs: x)
-    _, report = patched()
+    model, report = patched()
     row = next(row for row in report if row.module_class.endswith("LTXVideoAttnProcessor"))
-    assert row.status == "left" and "apply_rotary_emb is not the one" in row.reason
+    assert row.status == "replaced" and "apply_rotary_emb is not the one" in row.reason
+    assert torch.allclose(forward(model), forward(ltx()), atol=1e-5) and "ltx.attention" not in ran
+    assert any("no kernel computes the rotary function" in one.fallbacks for one in report.ran())
 
 
 def test_derived_classes(ran):

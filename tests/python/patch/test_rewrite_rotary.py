@@ -232,6 +232,19 @@ def test_hooks_on_a_norm():
     assert all(torch.allclose(a, b, rtol=0.02, atol=0.02) for a, b in zip(made, own, strict=True))
 
 
+@pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
+def test_weights_that_are_no_parameters(norm):
+    """A weight that is an attribute of the norm is used, whether the norm also has a parameter or not."""
+    model = Separate(norm)
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    model.norm_q.__dict__["weight"] = torch.randn(D)
+    del model.norm_k.weight
+    model.norm_k.weight = torch.randn(D)
+    args = heads(torch.float32), heads(torch.float32), rotary_models.tables()
+    with torch.no_grad():
+        torch.testing.assert_close(model(*args), Separate.forward(model, *args))
+
+
 def test_patch_and_compile():
     """`patch` reports the operators. torch.compile traces the patched method in one graph, with the original values."""
     model = Separate()

@@ -182,11 +182,14 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
     parameters = module._parameters
+    own, names = module.__dict__, {"weight", "bias"}
+    if names & set(own) or (isinstance(module, nn.LayerNorm) and not names <= set(parameters)):
+        return "the norm's weight or bias is not a parameter"
     weight, bias = parameters.get("weight"), parameters.get("bias")
     for parameter in (weight, bias):
         if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
             return "the norm's parameters are not plain tensors on the device"
-    recipe = module.__dict__.get(RECIPE)
+    recipe = own.get(RECIPE)
     if type(recipe) is NormRecipe:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
     casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
