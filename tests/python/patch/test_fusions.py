@@ -126,6 +126,7 @@ def test_other_source(monkeypatch, ran):
     assert torch.allclose(forward(model), forward(ltx()), atol=1e-5) and "ltx.block" not in ran
     monkeypatch.undo()
     monkeypatch.setattr(transformer_ltx, "apply_rotary_emb", lambda x, freqs: x)
+    ran.clear()
     model, report = patched()
     row = next(row for row in report if row.module_class.endswith("LTXVideoAttnProcessor"))
     assert row.status == "replaced" and "apply_rotary_emb is not the one" in row.reason
