@@ -57,7 +57,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def less(ours: float, theirs: float) -> str:
     """Format by how many percent the time `ours` is shorter than the time `theirs` of a baseline."""
-    return f"{100 * (1 - ours / theirs):+.1f} %".replace("-", "−").replace("+", "")
+    return f"{round(100 * (1 - ours / theirs), 1) + 0.0:+.1f} %".replace("-", "−").replace("+", "")
 
 
 def faster(ours: float, theirs: float) -> str:

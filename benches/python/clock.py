@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Measures time from its creation. SIGTERM counts as the time limit, so the program still writes its results."""
+    """Measures time from its creation. After a SIGTERM too, the program stops and writes its results."""
 
     def __init__(self, seconds: float | None) -> None:
         self._start, self._seconds, self._told = time.perf_counter(), seconds, False

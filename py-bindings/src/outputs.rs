@@ -34,8 +34,8 @@ pub enum Output {
     Gradient(&'static str),
     /// A workspace with the shape and dtype of the named tensor.
     Scratch(&'static str),
-    /// A float32 workspace. The function returns the workspace's number of elements, or `None` if the call
-    /// needs no workspace.
+    /// A float32 workspace. The field is a function that returns its number of elements, or `None` if the
+    /// call needs no workspace.
     Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
 }
 

@@ -20,10 +20,10 @@ const KERNELS: [ActivationBackwardKernel; 2] =
     [launch::activation_backward_any, launch::activation_backward_block1];
 
 /// Computes `dx = dy * f'(x + bias)` in f32 and rounds `dx` once. If the forward pass rounded `x + bias`,
-/// this function also rounds `x + bias`. `roundings` is the parameter of the forward pass.
+/// this function also rounds `x + bias`. Pass the `roundings` of the forward pass.
 ///
 /// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. This function does not compute
-/// the gradient of the bias. The caller gets it as the sum of `dx` over the rows.
+/// the gradient of the bias. To get it, the caller sums `dx` over the rows.
 ///
 /// # Errors
 /// Returns the errors of [`activation`](super::activation::activation).

@@ -192,8 +192,8 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
-    // These shapes have no elements. The ops still reject these shapes, because an op multiplies some of the
-    // sizes, and the product would overflow.
+    // One size is 0, so these shapes have no elements. A view is still rejected, because the product of the
+    // other sizes overflows.
     let empty = device.reserve::<f32>(8).unwrap();
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
         says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");

@@ -39,7 +39,7 @@ def test_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
-    """`vmap` of a gradient function gives the gradients of a loop over the batch."""
+    """`vmap` of a gradient function gives the same gradients as calls of this function in a loop over the batch."""
     call, x = call_of(name, device)
 
     def gradient(t):

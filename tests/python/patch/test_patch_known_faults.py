@@ -20,9 +20,6 @@ def halves_of_pairs(rope, *args, **kwargs):
     return cos, sin
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="review py 4: the kernel reads both numbers of a pair, the processor one"
-)
 @pytest.mark.parametrize(("make", "make_input"), [(wan, wan_input), (vace, vace_input)], ids=["wan", "vace"])
 def test_wan_tables_with_one_number_of_a_pair(make, make_input):
     stock, ours = make(), make()
@@ -35,9 +32,6 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
     close(results(ours, ((), make_input())), expected)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="review py 33: a processor's fit does not depend on its module's norms"
-)
 def test_report_of_processors_without_norms():
     """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list a kernel for
     them."""

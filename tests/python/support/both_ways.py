@@ -180,7 +180,7 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # A class is made once for each recipe. So a new remark gives new classes, which call the functions here.
+            # A class is made once for each recipe. A new remark gives new classes with these functions.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))

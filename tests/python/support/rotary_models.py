@@ -72,6 +72,7 @@ class OwnRMSNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.randn(width) * 0.2 + 1.0), 1e-5
+        self.bias = None  # an attribute, as in diffusers' RMSNorm
 
     def forward(self, x: Tensor) -> Tensor:
         n = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)

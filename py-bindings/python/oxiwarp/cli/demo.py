@@ -48,7 +48,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Results of one job: the latents of three runs (wider dtype, unpatched, patched), and the seconds of each step."""
+    """Results of one job: latents of three runs (wider dtype without patch, unpatched, patched), seconds per step."""
 
     job: Job
     wide: Tensor

@@ -406,7 +406,9 @@ def fatrelu_and_mul(
     mode: str = "exact",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute `torch.nn.functional.threshold(first, threshold, 0) * second` over two halves of the last dimension.
+    """Compute `torch.nn.functional.threshold(first, threshold, 0) * second`.
+
+    `first` and `second` are the two halves of the last dimension of `x`, or `x` and `up`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`

@@ -182,8 +182,9 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
     parameters = module._parameters
-    own, names = module.__dict__, {"weight", "bias"}
-    if names & set(own) or (isinstance(module, nn.LayerNorm) and not names <= set(parameters)):
+    own, names = module.__dict__, ("weight", "bias")
+    absent = isinstance(module, nn.LayerNorm) and any(name not in parameters for name in names)
+    if absent or any(own.get(name) is not None for name in names):
         return "the norm's weight or bias is not a parameter"
     weight, bias = parameters.get("weight"), parameters.get("bias")
     for parameter in (weight, bias):

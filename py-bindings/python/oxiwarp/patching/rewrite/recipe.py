@@ -104,7 +104,7 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator that computes the activation of a chain, or the reason why no operator computes it."""
+    """Return the operator of a product `act(gate) * up`, or a reason. `chain.act` names the attribute of `x`."""
     return activation_of(getattr(x, chain.act, None), "")
 
 

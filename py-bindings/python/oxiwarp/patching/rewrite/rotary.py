@@ -2,7 +2,8 @@
 
 Models contain many rotary functions. They differ in the pairs of columns that they rotate, in the layout of queries and
 tables, in the columns of the tables that they read, and in their roundings. `rotation_of` runs a function on the CPU
-and compares the result with the results of `oxiwarp.rope` for each of these choices.
+and compares the result with the results of `oxiwarp.rope` for each of these choices. Such a run is a *probe*. *Tables*
+are cosines and sines, or one complex tensor.
 """
 
 import itertools
@@ -46,7 +47,7 @@ Signature = tuple[Any, ...]
 
 
 class Rotation(NamedTuple):
-    """What a function computes for the arguments of a signature: arguments of `oxiwarp.rope`."""
+    """How `oxiwarp.rope` computes a function: how to read the function's tables, and the arguments of `rope`."""
 
     number: int
     """Number of tensors that the function rotates. They are its first arguments: a query or a key, or both."""
@@ -113,7 +114,7 @@ class Rotation(NamedTuple):
 
 
 def columns_of(table: Tensor, part: str) -> Tensor:
-    """Return the columns that `part` names, as a table whose columns are contiguous."""
+    """Return the columns that `part` names. A part of a table is copied, so that its columns are contiguous."""
     if part == "all":
         return table
     half = table.shape[-1] // 2
@@ -166,7 +167,7 @@ def rotation_of(function: Callable[..., Any], signature: Signature) -> Rotation 
 
 
 def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
-    """Yield what the dimensions of the arguments may be: the fields number, layout and dims of `Rotation`."""
+    """Yield all possible values of the fields number, layout and dims of a `Rotation`."""
     first = signature[0]
     if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex:
         return
@@ -196,7 +197,7 @@ def shapes(signature: Any) -> list[Shape]:
 
 
 def tensors(signature: Signature, count: int, layout: str, dims: str) -> tuple[Any, ...]:
-    """Return random arguments with this signature. The first `count` arguments have dimensions `layout`."""
+    """Return random arguments with this signature. The first `count` have dimensions `layout`, all others `dims`."""
     generator = torch.Generator("cpu").manual_seed(0)
 
     def made(one: Any, names: str) -> Any:
@@ -261,8 +262,8 @@ def choices(leaves: tuple[Tensor, ...], columns: int, dtype: torch.dtype) -> Ite
 def agree(y: Tensor, r: Tensor) -> bool:
     """Whether two results differ so little that a fused multiply-add can be the reason.
 
-    An additional or missing rounding to 16 bits changes about one value in four. So the limit is one value in a
-    hundred.
+    An additional or missing rounding to 16 bits changes many more values than the limit of 1 %. In float32, the limit
+    is a difference of 2e-6.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=2e-6)

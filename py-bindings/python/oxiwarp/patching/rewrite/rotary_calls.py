@@ -1,7 +1,8 @@
 """The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys before them.
 
-A norm of queries or keys is not computed in its place: its variable gets a `Normed`, and the rotary embedding computes
-both in one kernel. If there is no such kernel, the norm is computed first, as in the original method.
+A norm of queries or keys is deferred: its variable gets a `Normed`, an object that stands for the norm's result. The
+rotary embedding then computes both in one kernel. If there is no such kernel, the norm is computed first, by its own
+kernel or by the module.
 """
 
 import functools
@@ -30,11 +31,11 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """Return the tensors and norms that are concatenated along the dimension `tokens`, or None if it is another."""
+        """Return the concatenated tensors and norms, or None if `tokens` is not the dimension of the concatenation."""
         raise NotImplementedError
 
     def now(self) -> Tensor:
-        """Compute the original expression."""
+        """Return the tensor, computed by a kernel if there is one, or by the original expression."""
         raise NotImplementedError
 
     def signature(self) -> Shape:
@@ -52,20 +53,20 @@ class Normed(Deferred):
         self.shape, self.dtype = x.shape, x.dtype
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Return the result of a method of the tensor. It is a view of the norm's result."""
+        """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
         made = Normed(self.module, self.norm, self.own)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made
 
     def transpose(self, first: int, second: int) -> Any:
-        """Exchange two dimensions."""
+        """Exchange two dimensions. If the last dimension moves, compute the norm first."""
         if self.x.dim() - 1 in (first % self.x.dim(), second % self.x.dim()):
             return self.now().transpose(first, second)
         return self.viewed("transpose", (first, second))
 
     def unflatten(self, dim: int, sizes: Any) -> Any:
-        """Split the last dimension into heads. The norm remains a norm over all heads."""
+        """Split the last dimension into heads. The norm is still over all heads. Another split computes it first."""
         if self.x.dim() != 3 or dim % 3 != 2 or len(sizes) != 2:
             return self.now().unflatten(dim, sizes)
         return self.viewed("unflatten", (dim, sizes))
@@ -101,7 +102,7 @@ class Normed(Deferred):
         return self.own.shape[-1] != self.x.shape[-1]
 
     def kind(self) -> tuple[str, float, bool] | None:
-        """Return the norm's name and eps for `oxiwarp.qk_norm_rope`, and `across_heads`. None: it has no such norm."""
+        """Return name, eps and `across_heads` for `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
         kind, weight, bias, eps, offset, rounding = self.norm
         if any(part is not None and part.shape != self.own.shape[-1:] for part in (weight, bias)) or offset:
             return None
@@ -165,7 +166,7 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
 
 
 class RotaryCalls:
-    """The functions for rotary embeddings, for the options of `patch`."""
+    """Computes rotary embeddings with the options of `patch`."""
 
     mode: str
     cpu_kernels: bool
@@ -189,7 +190,7 @@ class RotaryCalls:
         return own(**{name: computed(value) for name, value in given.items()})
 
     def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
-        """Compute two calls of a rotary function, for queries and keys, whose other arguments are the same."""
+        """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same."""
         found, second = self.rotation(at, own, given), {**given, "a0": other}
         if isinstance(found, Rotation) and found.number == 1 and found is self.rotation(at, own, second):
             args = tuple(value for name, value in given.items() if name != "function")
@@ -202,8 +203,8 @@ class RotaryCalls:
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
         """Return what a rotary function computes, or the reason why no kernel computes it.
 
-        The first call with a signature runs the function on small tensors. torch.compile cannot do this, and Inductor
-        generates a kernel for the original function. The reason is "" then.
+        The first call with a signature runs the function on small tensors. Under torch.compile this is impossible. The
+        result is then "", and Inductor compiles the original function.
         """
         if torch.compiler.is_compiling():
             return ""
@@ -264,7 +265,7 @@ class RotaryCalls:
         return torch.cat([rotated, rest] if start is None else [rest, rotated], dim)
 
     def takes_part(self, found: Rotation, dim: int) -> bool:
-        """Whether `qk_norm_rope` computes a norm and the rotation of some tokens. `dim` is the dimension of tokens."""
+        """Whether `qk_norm_rope` can normalize all tokens and rotate some. `dim` is the dimension of tokens."""
         return found.number == 1 and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
     def deferred_norm(self, module: Any, x: Any) -> Any:
@@ -272,7 +273,7 @@ class RotaryCalls:
         return deferred(module, computed(x), self.cpu_kernels)
 
     def head_norm(self, at: int, module: Any, x: Any) -> Any:
-        """Compute `module(x)`, the norm of queries or keys, with the order of sums of the original."""
+        """Compute `module(x)`, a norm of queries or keys, with a kernel that adds in the module's order, or with it."""
         made = deferred(module, x, self.cpu_kernels)
         if not isinstance(made, Normed):
             if not torch.compiler.is_compiling():
@@ -298,7 +299,7 @@ def identity(function: Any) -> Any:
 
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-    """Rotate queries, keys or both. Compute the norms before the rotation in the same kernel if there is one."""
+    """Rotate queries, keys or both. If a kernel computes the norms and the rotation together, run it."""
     tokens = how.layout.index("S")
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
     if plain or how.layout in ("SH", "HS") or not any(isinstance(x, Deferred) for x in heads):
@@ -324,7 +325,7 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
 
 
 def recorded(streams: list[Any]) -> bool:
-    """Whether autograd records a call, so that kernels may not write into parts of a result."""
+    """Whether kernels may not write into parts of a result: autograd or a transform of torch.func is active."""
     for stream in streams:
         for one in stream:
             x, held = (one.x, one.norm[1:3]) if isinstance(one, Normed) else (one, ())
@@ -349,9 +350,10 @@ def normed(
     out: tuple[Tensor, ...] | None = None,
     offset: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Normalize and rotate one stream of queries, keys or both. Write the results to `out` if it is given.
+    """Normalize and rotate queries, keys or both, of one part of a concatenation, such as the text tokens.
 
-    `offset` is the index of the first rotated token if the tables have fewer tokens than the stream.
+    Write the results to `out` if it is given. `offset` is the index of the first rotated token if the tables have fewer
+    tokens than the queries.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
     if any(kind != kinds[0] for kind in kinds):

@@ -22,7 +22,7 @@ VIEWS = ("transpose", "unflatten")
 
 
 def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]) -> Chain | None:
-    """Return the chain of a call of a rotary function, also with a cast of the result, or None.
+    """Return the chain if `node` is a call of a rotary function, with or without a cast of its result, or None.
 
     `space` has the global variables. `local` has the names of the functions that the method defines or imports. All
     arguments but constants are operands. The first operand is the function.
@@ -76,7 +76,7 @@ def written_out(node: ast.expr) -> Chain | None:
 
 
 def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
-    """Return the names of the functions that a method defines or imports, and that it assigns nowhere else."""
+    """Return the names of functions that a method defines or imports exactly once and never assigns."""
     defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node is not tree]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -89,7 +89,7 @@ def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
 def next_rotation(
     block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]
 ) -> tuple[int, Chain] | None:
-    """Return index and chain of the statement that rotates the keys as statement `at` rotates the queries, or None.
+    """Return index and chain of the next statement, if it rotates keys as statement `at` rotates queries, or None.
 
     Both statements assign a variable. Only the first operand differs, and no operand has side effects.
     """
@@ -215,7 +215,7 @@ class Deferring:
         self.enter(tree)
 
     def enter(self, owner: ast.AST) -> None:
-        """Record the statements of a statement's blocks."""
+        """Record the statements in the blocks of `owner`, such as the body of an `if`."""
         value: Any
         for _, value in ast.iter_fields(owner):
             if not isinstance(value, list) or not value or not isinstance(value[0], ast.stmt | ast.ExceptHandler):
@@ -228,7 +228,7 @@ class Deferring:
                     self.enter(statement)
 
     def run(self) -> None:
-        """Change the tree."""
+        """Defer the norms of all variables that rotary functions take."""
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ROTATIONS:
@@ -239,7 +239,7 @@ class Deferring:
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
 
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
-        """Defer the norms that give `variable` its value, if that is possible. `calls` take the variable."""
+        """Defer the norms that give `variable` its value, if possible. `users` and `calls` (by `id`) rotate it."""
         last = max(users, key=lambda user: self.order[id(user)])
         norms = [
             norm for norm in self.norms_of(variable) if self.order[id(norm)] < min(self.order[id(u)] for u in users)
@@ -289,9 +289,9 @@ class Deferring:
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
-        """Return the node that takes the variable `node` in a way that is possible for a `Deferred`, or None.
+        """Return the expression that reads the variable `node`, if it accepts a `Deferred`. Otherwise return None.
 
-        `only` says that the variable has only one norm, which thus takes a tensor.
+        `only` says that the variable has one norm, so that the argument of this norm is a tensor.
         """
         own = assigned(statement)
         if own is not None:
@@ -310,10 +310,10 @@ class Deferring:
         return None
 
     def end(self, variable: str, statements: list[ast.stmt]) -> tuple[list[ast.stmt], int] | None:
-        """Return the smallest block with all statements, and the index of its last statement that contains one.
+        """Return the smallest block that contains all statements, and the index of the last of its statements with one.
 
-        Return None if a statement is in a loop within this block, if the variable may be unbound after it, or if a
-        statement in between changes the variable's tensor.
+        Return None if a statement is in a loop, a `with` or a `try` within this block, if the variable may be unbound
+        after it, or if a statement in between changes the variable's tensor.
         """
         paths = [list(self.path(statement))[::-1] for statement in statements]
         depth = max(at for at in range(min(map(len, paths))) if all(path[at][0] is paths[0][at][0] for path in paths))
@@ -337,7 +337,7 @@ class Deferring:
         return block, stop
 
     def path(self, statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        """Yield the block of a statement with the statement, then those of the statement that contains the block."""
+        """Yield each block around a statement, from inside to outside, with the statement of that block."""
         owners = {id(node): node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)}
         while id(statement) in self.place:
             block, owner = self.place[id(statement)]
@@ -354,9 +354,8 @@ class Deferring:
         call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
 
     def defer_part(self, other: ast.Name, call: ast.Call) -> None:
-        """Defer the norm that gives a tensor its value which only a concatenation in the same block reads."""
+        """Defer the norms of `other`, if only the concatenation `call` reads the result."""
         user = self.statement[id(call)]
-        block, _ = self.place[id(user)]
         norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
         if not norms:
             return
@@ -390,7 +389,7 @@ def is_view(node: ast.expr) -> bool:
 
 
 def norm_in(statement: ast.stmt) -> ast.Call | None:
-    """Return the call of a norm whose result, or a view of the result, a statement assigns."""
+    """Return the call of a norm in `name = norm(x)` or `name = norm(x).transpose(...)`, or None."""
     own = assigned(statement)
     value = None if own is None else own[1]
     if value is not None and is_view(value):
@@ -414,7 +413,7 @@ def is_cat(node: ast.AST) -> bool:
 
 
 def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return the norms of queries and keys that a method computes by themselves."""
+    """Return the norms of queries and keys that are not deferred."""
     return [
         node
         for node in ast.walk(tree)

@@ -51,6 +51,8 @@ class Fusion:
     replaced module. For processors, which do not own their modules, `accepts` must detect it."""
     fits: Callable[[Any], str | None] = nothing_against
     """Returns the reason why an object of the class is not replaced, or None if it is."""
+    fits_owner: Callable[[Any], str | None] = nothing_against
+    """The same for the module of an attention processor."""
     exactness: Mapping[str, str] | str = "bit-exact"
     """Agreement with the original method in eager torch on CUDA; a mapping by mode if the modes differ."""
     method: str = "forward"

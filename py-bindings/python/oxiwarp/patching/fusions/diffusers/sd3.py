@@ -147,6 +147,11 @@ def accepts_attention(
     return hidden_states.dim() == 3 and norms_fit(hidden_states, RMSNorm, *norms)
 
 
+def fits_attention(attn: Any) -> str | None:
+    """Return the reason not to replace the processor of an attention module, or None if it has norms of queries."""
+    return None if attn.norm_q is not None else "its attention has no norms of queries and keys"
+
+
 FUSIONS = (
     Fusion(
         name="sd3.block",
@@ -180,6 +185,7 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
+        fits_owner=fits_attention,
         sources={"__call__": ("9ffc347b536d",), "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",)},
         chains=("norms of queries and keys, concatenation: qk_norm_rope",),
     ),

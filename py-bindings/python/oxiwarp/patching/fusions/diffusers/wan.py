@@ -160,7 +160,8 @@ def attention(
     query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:
-        cos, sin = rotary_emb
+        # The original function reads one column of each pair. The kernel takes such tables.
+        cos, sin = rotary_emb[0][..., 0::2].contiguous(), rotary_emb[1][..., 1::2].contiguous()
         weights = {"q_weight": attn.norm_q.weight, "k_weight": attn.norm_k.weight}
         query, key = qk_norm_rope(query, key, cos, sin, **weights, **heads)
     else:
