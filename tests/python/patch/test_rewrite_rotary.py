@@ -6,7 +6,7 @@ import both_ways
 import pytest
 import rotary_models
 import torch
-from rotary_models import Attention, OwnRMSNorm, rotate_in_place, rotate_pairs
+from rotary_models import Attention, OwnRMSNorm, rotate_pairs
 from torch import nn
 
 import oxiwarp
@@ -86,6 +86,88 @@ class Decoder(Attention):
         k = self.norm_k(k).transpose(1, 2)
         cos, sin = tables
         q, k = rotate_heads_first(q, k, cos, sin)
+        return q, k
+
+
+class Slice(Attention):
+    """The last tokens are rotated in place, as in CogVideoX."""
+
+    def forward(self, q, k, tables):
+        start = q.shape[1] - tables[0].shape[0]
+        q = self.norm_q(q)
+        q[:, start:] = rotate_pairs(q[:, start:], tables)
+        k[:, start:] = rotate_pairs(k[:, start:], tables)
+        return q, k
+
+
+class Cat(Attention):
+    """The first tokens are rotated and concatenated with the others, as in HunyuanVideo."""
+
+    def forward(self, q, k, tables):
+        stop = tables[0].shape[0]
+        q = self.norm_q(q)
+        q = torch.cat([rotate_pairs(q[:, :stop], tables), q[:, stop:]], dim=1)
+        k = torch.cat([rotate_pairs(k[:, :stop], tables), k[:, stop:]], dim=1)
+        return q, k
+
+
+class Rounded(Attention):
+    """The rotation rounds once although its tables are 16-bit, so one kernel cannot round after the norm too."""
+
+    def forward(self, q, k, tables):
+        q = self.norm_q(q)
+        q = rotary_models.rotate_in_float32(q, *tables)
+        return q, k
+
+
+class Cast(Attention):
+    """The result of a rotation is cast to another dtype."""
+
+    def forward(self, q, k, tables):
+        q = rotate_pairs(q, tables).to(dtype=tables[0].dtype)
+        k = rotate_pairs(k, tables).to(k.dtype)
+        return q, k
+
+
+class Chained(Attention):
+    """The second rotation reads the result of the first one."""
+
+    def forward(self, q, k, tables):
+        q = rotate_pairs(q, tables)
+        k = rotate_pairs(q, tables)
+        return q, k
+
+
+class Changed(Attention):
+    """The norm's operand changes between the norm and the rotation."""
+
+    def forward(self, q, k, tables):
+        normed = self.norm_q(k)
+        k.mul_(2)
+        normed = rotate_pairs(normed, tables)
+        return normed, k
+
+
+class Unbound(Attention):
+    """A variable has a value in one branch only."""
+
+    def forward(self, q, k, tables):
+        if tables is not None:
+            normed = self.norm_q(q)
+        if tables is not None:
+            normed = rotate_pairs(normed, tables)
+            k = k + normed
+        return q, k
+
+
+class Closure(Attention):
+    """The rotary function has a closure."""
+
+    def forward(self, q, k, tables, factor=1):
+        def rotary(x, cos, sin):
+            return factor * rotary_models.rope_of_wan(x, cos, sin)
+
+        q = rotary(q, *tables)
         return q, k
 
 
@@ -182,14 +264,40 @@ def test_probe(name, args, dtype):
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["rotate_and_scale", "rotate_in_place", "rotated_half"])
+@pytest.mark.parametrize("name", ["rotate_and_scale", "rotate_in_place", "rotate_and_clear", "rotated_half"])
 def test_probe_of_other_functions(name):
     """Functions that no kernel computes are not recognised."""
     x = heads(torch.float32)
     args = (x,) if name == "rotated_half" else (x, *rotary_models.tables())
     assert rotation_of(getattr(rotary_models, name), signature_of((*args, None))) is None or name == "rotated_half"
-    if name == "rotate_in_place":
-        assert rotation_of(rotate_in_place, signature_of(args)) is None
+    if name in ("rotate_in_place", "rotate_and_clear", "rotate_and_scale"):
+        assert rotation_of(getattr(rotary_models, name), signature_of(args)) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cls", [Slice, Cat, Rounded, Cast, Chained, Changed, Unbound, Closure])
+def test_other_methods(cls, dtype):
+    """Methods that a careless rewriter would change give the original results, and change the same arguments."""
+    model = cls().to(dtype)
+    both_ways.rewrite_all(model, cpu_kernels=True)
+    tables = rotary_models.tables(dtype if cls is Rounded else torch.float32)
+    calls = [(tables,), (None,)] if cls is Unbound else [(tables, 1), (tables, 2)] if cls is Closure else [(tables,)]
+    tokens = S + 2 if cls in (Slice, Cat) else S
+    for given in calls:
+        q, k = heads(dtype, tokens), heads(dtype, tokens)
+        results = []
+        for run in (cls.forward, type(model).forward):
+            args = q.clone(), k.clone()
+            with torch.no_grad():
+                results.append((*run(model, *args, *given), *args))
+        for own, made in zip(*results, strict=True):
+            assert made.dtype == own.dtype
+            if dtype == torch.float32:
+                torch.testing.assert_close(made, own)
+            else:
+                assert (made != own).float().mean() <= both_ways.MOST_UNEQUAL
+    kernels = sum(counts["kernel"] for counts in both_ways.outcomes(model).values())
+    assert (kernels > 0) == (cls is not Closure)
 
 
 def test_columns_that_a_function_does_not_read():

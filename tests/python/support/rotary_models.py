@@ -61,6 +61,19 @@ def rotate_and_scale(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return 2 * rope_of_wan(x, cos, sin)
 
 
+def rotate_in_float32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rounds once, also with 16-bit tables."""
+    cos, sin = cos[None, :, None].float(), sin[None, :, None].float()
+    return (x.float() * cos + rotated_half(x).float() * sin).to(x.dtype)
+
+
+def rotate_and_clear(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Writes to columns of a table that it does not read."""
+    out = rope_of_wan(x, cos, sin)
+    cos[..., 1::2] = 0
+    return out
+
+
 def rotate_in_place(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Writes to its argument, which no kernel does."""
     return x.copy_(rope_of_wan(x, cos, sin))

@@ -328,7 +328,8 @@ class Deferring:
         )
         if not bound and assigned(block[begin]) is None:
             return None
-        near = self.aliases[0].get(variable, set()) | {variable}
+        names = {variable}.union(*(Read(norm.args[0]).loads for one in statements if (norm := norm_in(one))))
+        near = names.union(*(self.aliases[0].get(name, ()) for name in names)) - {"self", "torch"}
         for one in block[begin : stop + 1]:
             for node in ast.walk(one):
                 runs = id(node) in self.order and not isinstance(node, ast.If | ast.FunctionDef)
