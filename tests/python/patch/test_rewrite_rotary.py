@@ -6,7 +6,7 @@ import both_ways
 import pytest
 import rotary_models
 import torch
-from rotary_models import Attention, OwnRMSNorm, rotate_pairs
+from rotary_models import Attention, OwnRMSNorm, rotate_in_float32, rotate_pairs
 from torch import nn
 
 import oxiwarp
@@ -116,7 +116,7 @@ class Rounded(Attention):
 
     def forward(self, q, k, tables):
         q = self.norm_q(q)
-        q = rotary_models.rotate_in_float32(q, *tables)
+        q = rotate_in_float32(q, *tables)
         return q, k
 
 
@@ -143,7 +143,7 @@ class Changed(Attention):
 
     def forward(self, q, k, tables):
         normed = self.norm_q(k)
-        k.mul_(2)
+        k.add_(3)
         normed = rotate_pairs(normed, tables)
         return normed, k
 
