@@ -15,7 +15,7 @@ from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
 from oxiwarp.patching.rewrite.rotary import rotation_of, signature_of
 from oxiwarp.patching.rewrite.rotary_calls import Normed
 
-PROGRAMS = 150
+PROGRAMS = 80
 """Random methods per test."""
 B, S, H, D = 2, rotary_models.TOKENS, rotary_models.HEADS, rotary_models.COLUMNS
 
