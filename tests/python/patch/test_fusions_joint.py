@@ -34,7 +34,9 @@ def test_values(name, dtype, mode, device):
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
     report = oxiwarp.patch(model, mode=mode, cpu_kernels=True)
-    assert report.left == 0, report
+    left = [row.reason for row in report if row.status == "left"]
+    # SD 3 has no norms of queries and keys, so there is nothing to fuse in its attention processors.
+    assert left == (["its attention has no norms of queries and keys"] if name == "sd3" else []), report
     with Operators() as operators:
         ours = step(family, model, dtype, device)
     assert ran(operators) == family.kernels
