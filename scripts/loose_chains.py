@@ -94,7 +94,7 @@ def words(name: str) -> list[str]:
 
 def is_rotary(name: str) -> bool:
     """Whether a name is that of a rotary embedding."""
-    return any(re.match(r"rot(?!ect)|m?rope\d?$|ropes?$", word) for word in words(name))
+    return any(re.match(r"rot(?!ec)|m?rope\d?$|ropes?$", word) for word in words(name))
 
 
 def name_of(called: ast.expr) -> str:

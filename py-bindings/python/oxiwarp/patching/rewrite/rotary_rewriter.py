@@ -13,7 +13,7 @@ ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
 DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
-OTHER = re.compile(r"^rope$|half|get_|freq|build|comput|creat|init|pad|prepare|inv|prot", re.IGNORECASE)
+OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
 HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|query|key)_?(norm|layernorm))$")
 """Names of norms of queries and keys."""
