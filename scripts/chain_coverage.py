@@ -152,7 +152,7 @@ class Covers:
     regions: dict[str, list[Region]] = field(default_factory=dict)
     """Chains of rewritten methods, by file."""
     functions: dict[Line, list[Cover]] = field(default_factory=dict)
-    """Functions of which every chain is computed."""
+    """Covers of functions whose chains are all computed, by the place of the function."""
     norms: dict[int, Cover] = field(default_factory=dict)
     """Norms, by `id` of the module."""
 

@@ -11,15 +11,15 @@ import pytest
 import random_methods
 import research_models
 import torch
+from both_ways import first, rewrite_all
 from research_models import Adaptive, GatedMLP, PreNorm, Tabled
 from torch import nn
 
 import oxiwarp
-from oxiwarp.patching import named_parts
-from oxiwarp.patching.class_swap import base_of, recipe_of, replace
+from oxiwarp.patching.class_swap import recipe_of, replace
 from oxiwarp.patching.rewrite import calls
 from oxiwarp.patching.rewrite.calls import Calls
-from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
+from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in
 from oxiwarp.patching.sites import sites_of
 
 PROGRAMS = 60
@@ -30,17 +30,6 @@ BLOCKS = {
     PreNorm: {"add_rms_norm": 2, "gated_residual": 2, "silu_and_mul": 2},
 }
 """Kernels of a model with two blocks of a class."""
-
-
-def rewrite_all(model, cpu_kernels):
-    """Rewrite every method of a model that has chains, also if a fusion exists. Return how many there are."""
-    count = 0
-    for _, part in list(named_parts(model)):
-        method = method_of(base_of(part))
-        if method is not None and not isinstance(found_in(getattr(base_of(part), method)), str):
-            replace(part, RewrittenRecipe(method, "exact", cpu_kernels))
-            count += 1
-    return count
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -445,10 +434,3 @@ def test_every_model(record_property):
             assert rewrite_all(model, cpu_kernels=False) > 0, name
             torch.manual_seed(0)
             assert torch.equal(first(model(**arguments)).nan_to_num(), stock.nan_to_num()), name
-
-
-def first(result):
-    """Return the first tensor of a result."""
-    while not isinstance(result, torch.Tensor):
-        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
-    return result

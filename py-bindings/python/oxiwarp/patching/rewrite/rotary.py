@@ -122,12 +122,17 @@ def columns_of(table: Tensor, part: str) -> Tensor:
     return table[..., columns[part]].contiguous()
 
 
+def shape_of(x: Any) -> Shape:
+    """Return what a probe must know about a tensor, or about an object with its shape and dtype."""
+    return Shape(x.dtype, int(x.shape[-1]) if x.shape else 0, tuple(size == 1 for size in x.shape[:-1]))
+
+
 def signature_of(args: Any) -> Any:
     """Return the signature of an argument or of a tuple of arguments, or `Unknown` with the reason."""
     if isinstance(args, Tensor):
         if type(args) not in PLAIN:
             return Unknown(f"an argument is a {type(args).__name__}")
-        return Shape(args.dtype, int(args.shape[-1]) if args.dim() else 0, tuple(size == 1 for size in args.shape[:-1]))
+        return shape_of(args)
     if isinstance(args, tuple | list):
         found = tuple(signature_of(arg) for arg in args)
         return next((one for one in found if type(one) is Unknown), found)
@@ -270,4 +275,14 @@ def agree(y: Tensor, r: Tensor) -> bool:
     return torch.allclose(y, r, rtol=2e-2, atol=2e-2) and bool((y != r).float().mean() <= 0.01)
 
 
-__all__ = ["Rotation", "Shape", "Signature", "Unknown", "leaves_of", "rotation_of", "shapes", "signature_of"]
+__all__ = [
+    "Rotation",
+    "Shape",
+    "Signature",
+    "Unknown",
+    "leaves_of",
+    "rotation_of",
+    "shape_of",
+    "shapes",
+    "signature_of",
+]

@@ -19,7 +19,7 @@ from ..fusions.core.modules import is_exactly
 from ..fusions.core.operands import as_rows
 from ..sites import Site
 from .operands import FLOAT, Norm, norm_of, unusable
-from .rotary import Rotation, Shape, Signature, Unknown, leaves_of, rotation_of, shapes, signature_of
+from .rotary import Rotation, Signature, Unknown, leaves_of, rotation_of, shape_of, shapes, signature_of
 
 Own = Callable[..., Any]
 
@@ -37,10 +37,6 @@ class Deferred:
     def now(self) -> Tensor:
         """Return the tensor, computed by a kernel if there is one, or by the original expression."""
         raise NotImplementedError
-
-    def signature(self) -> Shape:
-        """Return what a probe must know about the tensor."""
-        return Shape(self.dtype, int(self.shape[-1]), tuple(size == 1 for size in self.shape[:-1]))
 
 
 class Normed(Deferred):
@@ -137,16 +133,16 @@ def computed(x: Any) -> Any:
     return x.now() if isinstance(x, Deferred) else x
 
 
-def joined(cat: Callable[..., Any], held: Any, dim: int = 0) -> Any:
-    """Compute `torch.cat(held, dim)`, or a `Joined` if a tensor is not computed yet."""
-    if any(isinstance(one, Deferred) for one in held):
-        first = held[0].shape
-        plain = all(isinstance(one, Normed | Tensor) and one.dtype == held[0].dtype for one in held)
+def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
+    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is deferred."""
+    if any(isinstance(one, Deferred) for one in tensors):
+        first = tensors[0].shape
+        plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
         at = dim % len(first)
-        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in held if len(one.shape) == len(first)}
+        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in tensors if len(one.shape) == len(first)}
         if plain and len(rest) == 1 and cat is torch.cat and at != len(first) - 1:
-            return Joined(list(held), dim)
-    return cat([computed(one) for one in held], dim)
+            return Joined(list(tensors), dim)
+    return cat([computed(one) for one in tensors], dim)
 
 
 def deferred(module: Any, x: Any, cpu_kernels: bool) -> Any:
@@ -213,7 +209,7 @@ class RotaryCalls:
         function = identity(given["function"])
         target = given.get("target", given["a0"])
         signature = tuple(
-            value.signature() if isinstance(value, Deferred) else signature_of(value)
+            shape_of(value) if isinstance(value, Deferred) else signature_of(value)
             for name, value in given.items()
             if name not in ("function", "target")
         )
@@ -293,9 +289,9 @@ def identity(function: Any) -> Any:
     """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
     if not isinstance(function, FunctionType):
         return function if isinstance(function, Hashable) else None
-    if function.__closure__ or function.__kwdefaults__:
-        return None if function.__closure__ else function
-    return function.__code__, function.__defaults__
+    if function.__closure__:
+        return None
+    return function if function.__kwdefaults__ else (function.__code__, function.__defaults__)
 
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
