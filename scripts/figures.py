@@ -282,13 +282,13 @@ def paper_attention() -> Iterator[str]:
     def lines() -> Iterator[list[str]]:
         for (case, sizes), found in cases.items():
             batch, heads, tokens, _, _ = sizes.split(" x ")
-            rates = (
-                number(float(found[name]["tflops"])) if name in found else NONE
-                for name in ("oxiwarp", "cuDNN", "FlashAttention-2")
-            )
-            yield [case, tokens, batch, heads, *rates, f"{float(found['oxiwarp']['of_cudnn']):.2f}"]
+            rates = (number(float(found[name]["tflops"])) if name in found else NONE for name in names)
+            ours = float(found["oxiwarp"]["tflops"])
+            ratios = (f"{ours / float(found[name]['tflops']):.2f}" if name in found else NONE for name in names[1:3])
+            yield [case, tokens, batch, heads, *rates, *ratios]
 
-    head = ["case", "tokens", "batch", "heads", "oxiwarp", "cuDNN", "FlashAttention-2", "oxiwarp / cuDNN"]
+    names = ("oxiwarp", "FlashAttention-3", "cuDNN", "FlashAttention-2")
+    head = ["case", "tokens", "batch", "heads", *names, *(f"oxiwarp / {name}" for name in names[1:3])]
     yield from table(head, lines())
 
 

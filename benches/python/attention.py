@@ -1,10 +1,14 @@
 """Checks `oxiwarp.attention` and torch's attention on a GPU, then times them alternately, in TFLOP/s.
 
-    python benches/python/attention.py [--rounds N] [--out FOLDER]
+    python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
 The baselines are backends of `F.scaled_dot_product_attention`. These backends are cuDNN and FlashAttention-2.
 If a case has a mask, the baseline is the memory-efficient backend. All tensors are `[B, H, S, D]`.
+
+FlashAttention-3 is a baseline if the program gets its library, which has no package of its own. The wheel of vLLM
+contains the library: `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Its torch must have the version of this machine's
+torch (vLLM 0.24.0 for torch 2.11). FlashAttention-3 supports no mask.
 
 The program writes attention.csv and attention.json. It also writes attention_accuracy.csv: errors for the difficult
 inputs of attention_inputs.py, for which no times are measured. The exit code is 1 if a result of oxiwarp is wrong or
@@ -29,7 +33,7 @@ from timing import calls_for, capture, race, sets_for
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-OURS, CUDNN, FLASH = "oxiwarp", "cuDNN", "FlashAttention-2"
+OURS, CUDNN, FLASH, FLASH_3 = "oxiwarp", "cuDNN", "FlashAttention-2", "FlashAttention-3"
 BACKENDS = {
     CUDNN: SDPBackend.CUDNN_ATTENTION,
     FLASH: SDPBackend.FLASH_ATTENTION,
@@ -142,8 +146,27 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
         return lambda x: lambda: call(x)
 
+    def flash_3(x: Inputs) -> Callable[[], Result]:
+        q, k, v = (x[name].transpose(1, 2) for name in "qkv")
+        return lambda: flash_attention_3(q, k, v, case.causal).transpose(1, 2)
+
     left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the first supports no mask
-    return {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
+    found = {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
+    return found | {FLASH_3: flash_3} if hasattr(torch.ops._vllm_fa3_C, "fwd") and not case.padded else found
+
+
+def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Return FlashAttention-3's result for tensors `[B, S, H, D]`.
+
+    The options have the defaults of `flash_attn_func` in https://github.com/Dao-AILab/flash-attention.
+    """
+    forward = torch.ops._vllm_fa3_C.fwd.default
+    options = dict.fromkeys(argument.name for argument in forward._schema.arguments)
+    options |= {"q": q, "k": k, "v": v, "softmax_scale": q.shape[-1] ** -0.5, "is_causal": causal}
+    options |= {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0, "is_rotary_interleaved": True}
+    options |= {"num_splits": 1 if q.shape[1] > 1 else 0, "sm_margin": 0, "cp_world_size": 1, "cp_rank": 0}
+    result: Tensor = forward(**options)[0]
+    return result
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
@@ -223,10 +246,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds; each round has every provider once")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
+    parser.add_argument("--flash-attention-3", type=Path, metavar="LIBRARY", help="measure FlashAttention-3 too")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("attention: no CUDA device: nothing measured")
         return 0
+    if options.flash_attention_3:
+        torch.ops.load_library(options.flash_attention_3)
     facts, out = begin(options.out)
     torch.manual_seed(0)
     rows, accuracies, wrong = list[Row](), list[Accuracy](), 0
