@@ -147,26 +147,30 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
         return lambda x: lambda: call(x)
 
     def flash_3(x: Inputs) -> Callable[[], Result]:
-        q, k, v = (x[name].transpose(1, 2) for name in "qkv")
-        return lambda: flash_attention_3(q, k, v, case.causal).transpose(1, 2)
+        return flash_attention_3(x["q"], x["k"], x["v"], case.causal)
 
     left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the first supports no mask
     found = {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
     return found | {FLASH_3: flash_3} if hasattr(torch.ops._vllm_fa3_C, "fwd") and not case.padded else found
 
 
-def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Return FlashAttention-3's result for tensors `[B, S, H, D]`.
+def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor]:
+    """Return a call of FlashAttention-3 for tensors `[B, H, S, D]`. The call copies no tensor.
 
-    The options have the defaults of `flash_attn_func` in https://github.com/Dao-AILab/flash-attention.
+    vLLM's library takes only sequences that follow each other in one tensor, `[B * S, H, D]`. The other options have
+    the defaults of `flash_attn_varlen_func` in https://github.com/Dao-AILab/flash-attention.
     """
     forward = torch.ops._vllm_fa3_C.fwd.default
     options = dict.fromkeys(argument.name for argument in forward._schema.arguments)
-    options |= {"q": q, "k": k, "v": v, "softmax_scale": q.shape[-1] ** -0.5, "is_causal": causal}
-    options |= {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0, "is_rotary_interleaved": True}
-    options |= {"num_splits": 1 if q.shape[1] > 1 else 0, "sm_margin": 0, "cp_world_size": 1, "cp_rank": 0}
-    result: Tensor = forward(**options)[0]
-    return result
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        options[name] = x.transpose(1, 2).flatten(0, 1)
+    for name, x in (("q", q), ("k", k)):
+        options[f"max_seqlen_{name}"] = x.shape[2]
+        options[f"cu_seqlens_{name}"] = torch.arange(x.shape[0] + 1, dtype=torch.int32, device=x.device) * x.shape[2]
+    options |= {"softmax_scale": q.shape[-1] ** -0.5, "is_causal": causal, "is_rotary_interleaved": True}
+    options |= {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0}
+    options |= {"num_splits": 1 if q.shape[2] > 1 else 0, "sm_margin": 0, "cp_world_size": 1, "cp_rank": 0}
+    return lambda: forward(**options)[0].unflatten(0, (q.shape[0], -1)).transpose(1, 2)
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
