@@ -271,27 +271,6 @@ def guide_shapes() -> Iterator[str]:
     yield from table(["operator", "shape", *columns], lines())
 
 
-def paper_attention() -> Iterator[str]:
-    """Yield the table of attention at the sizes of the FlashAttention-3 paper, on an H100."""
-    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    with (LATEST / "nvidia-h100" / "attention.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["case"].startswith("paper"):
-                cases.setdefault((row["case"].removeprefix("paper, "), row["sizes"]), {})[row["provider"]] = row
-
-    def lines() -> Iterator[list[str]]:
-        for (case, sizes), found in cases.items():
-            batch, heads, tokens, _, _ = sizes.split(" x ")
-            rates = (number(float(found[name]["tflops"])) if name in found else NONE for name in names)
-            ours = float(found["oxiwarp"]["tflops"])
-            ratios = (f"{ours / float(found[name]['tflops']):.2f}" if name in found else NONE for name in names[1:3])
-            yield [case, tokens, batch, heads, *rates, *ratios]
-
-    names = ("oxiwarp", "FlashAttention-3", "cuDNN", "FlashAttention-2")
-    head = ["case", "tokens", "batch", "heads", *names, *(f"oxiwarp / {name}" for name in names[1:3])]
-    yield from table(head, lines())
-
-
 @cache
 def two_gpus(check: str) -> dict[str, dict[str, Any]]:
     """Load the figures of a check of `multi_gpu.py` by case."""
@@ -342,18 +321,22 @@ def language_on_two_gpus() -> Iterator[str]:
     yield from table(head, ([name, *cells(figures)] for name, figures in two_gpus("language").items()))
 
 
-def attention() -> Iterator[str]:
-    """Yield the table of TFLOP/s of `oxiwarp.attention` and its baselines."""
+def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
+    """Yield the table of TFLOP/s of `oxiwarp.attention` and its baselines on a GPU."""
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    for row in rows("attention.csv"):
-        cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
+    with (LATEST / gpu / "attention.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
+    compared = rivals[:-1]  # nobody needs the ratio to FlashAttention-2
 
     def cells(found: dict[str, dict[str, str]]) -> Iterator[str]:
-        for provider in ("oxiwarp", "cuDNN", "FlashAttention-2"):
-            yield number(float(found[provider]["tflops"])) if provider in found else NONE
-        yield f"{float(found['oxiwarp']['of_cudnn']):.2f}"
+        rates = {name: float(row["tflops"]) for name, row in found.items()}
+        for name in ("oxiwarp", *rivals):
+            yield number(rates[name]) if name in rates else NONE
+        for name in compared:
+            yield f"{rates['oxiwarp'] / rates[name]:.2f}" if name in rates else NONE
 
-    head = ["case", "batch x heads x tokens x columns", "oxiwarp", "cuDNN", "FlashAttention-2", "oxiwarp / cuDNN"]
+    head = ["case", "batch x heads x tokens x columns", "oxiwarp", *rivals, *(f"oxiwarp / {name}" for name in compared)]
     yield from table(head, ([case, sizes, *cells(found)] for (case, sizes), found in cases.items()))
 
 
@@ -443,8 +426,10 @@ PAGES = {
         "collectives of two GPUs": collectives,
         "FLUX.1 on two GPUs": flux_on_two_gpus,
         "decoders on two GPUs": language_on_two_gpus,
-        "attention": attention,
-        "attention on an H100": paper_attention,
+        "attention": lambda: attention("cuDNN", "FlashAttention-2"),
+        "attention on an H100": lambda: attention(
+            "FlashAttention-3", "cuDNN", "FlashAttention-2", gpu="nvidia-h100"
+        ),
         "shapes of guides": guide_shapes,
         "goals": goals,
         "kernels": kernels,
