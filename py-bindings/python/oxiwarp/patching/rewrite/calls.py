@@ -158,6 +158,18 @@ class Calls(RotaryCalls):
         total = own_sum(**terms) if total is None else total
         return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
 
+    def norm_of_sum(
+        self,
+        at: At,
+        own_sum: Own,
+        own_norm: Own,
+        of_sum: tuple[Any, ...],
+        of_norm: tuple[Any, ...],
+        **terms: Any,
+    ) -> Any:
+        """Compute the norm of a sum that nothing else reads. The arguments are those of `sum_and_norm`."""
+        return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
+
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
@@ -180,8 +192,8 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "rotary_part",
-    "deferred_norm", "head_norm", "attention",
+    "gated_residual", "modulated_norm", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary", "rotary_pair",
+    "rotary_part", "deferred_norm", "head_norm", "attention",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

@@ -271,9 +271,8 @@ class Block:
 
     def used_once(self, name: str, first: int, at: int) -> bool:
         """Whether the value that statement `first` gives to `name` is read once, and only by statement `at`."""
-        if self.reads[at].loads.count(name) != 1 or not any(
-            isinstance(node, ast.Name) and node.id == name for node in evaluated_once(self.statements[at])
-        ):
+        read = (node for node in evaluated_once(self.statements[at]) if isinstance(node, ast.Name) and node.id == name)
+        if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
             return False
         for index in range(first + 1, len(self.statements)):
             if index != at and name in self.reads[index].loads:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_self
+from .flow import Block, Read, blocks, evaluated_once, is_self, shared_by
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
 from .rotary_rewriter import (
@@ -23,7 +23,7 @@ from .rotary_rewriter import (
     rotary_chain,
 )
 
-SUM_AND_NORM = "sum_and_norm"
+SUM_AND_NORM, NORM_OF_SUM = "sum_and_norm", "norm_of_sum"
 ATTENTION = "attention"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
@@ -110,22 +110,37 @@ class Nested(ast.NodeTransformer):
             return node
         if isinstance(node, ast.expr) and (temporary := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(temporary, ast.Load()), node)
-        if isinstance(node, ast.expr) and (chain := self.chain(node)):
-            self.absorbed |= chain.used()
-            return self.rewriting.call(chain, self)
+        if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
+            if (
+                len(chains) == 2
+                and chains[1].op == NORM
+                and is_modulated_later(self.block, self.at, node, self.rewriting)
+            ):
+                return node
+            self.absorbed.update(*(chain.used() for chain in chains))
+            return self.rewriting.call(chains, self)
         if isinstance(node, ast.Call) and is_attention(node.func):
             node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
         return self.generic_visit(node)
 
-    def chain(self, node: ast.expr) -> Chain | None:
-        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
+    def chains(self, node: ast.expr) -> tuple[Chain, ...]:
+        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it.
+
+        If `node` is the norm of a sum, return the chains of the sum and of the norm.
+        """
         rewriting = self.rewriting
-        found = Finder(self.block, self.at, rewriting.space).find(node)
+        finder = Finder(self.block, self.at, rewriting.space)
+        found = finder.find(node)
+        norm = found or finder.find(node, NORM)
+        if norm is not None and norm.op in (MODULATED, NORM):
+            total = finder.find(norm.operands["x"], GATED, SUM)
+            if total is not None and may_join(total, norm):
+                return total, norm
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
-        if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
-            return None
-        return found
+        if found is None or (found.op == GATED and not is_likely(found, self.block.statements[self.at])):
+            return ()
+        return (found,)
 
 
 class Rewriting:
@@ -221,12 +236,13 @@ class Rewriting:
             assert index is not None
             block.update(index, ast.copy_location(ast.Pass(), statement))
 
-    def call(self, chain: Chain, nested: Nested) -> ast.expr:
-        """Return the call that replaces a chain."""
-        at = self.add(chain)
-        own = chain.own()
-        operands = [ast.keyword(name, nested.visit(node)) for name, node in chain.in_order()]
-        return called(chain.op, [self.changed(at), own, *constants(chain)], operands, chain.node)
+    def call(self, chains: tuple[Chain, ...], nested: Nested) -> ast.expr:
+        """Return the call that replaces a chain, or a sum and the norm that contains it."""
+        at, last = self.add(*chains), chains[-1]
+        owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
+        whole = last if len(chains) == 1 else joined(*chains)
+        operands = [ast.keyword(name, nested.visit(node)) for name, node in whole.in_order()]
+        return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
 
     def changed(self, at: int) -> ast.expr:
         """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
@@ -368,6 +384,41 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
             x = norm.operands["x"]
             if isinstance(x, ast.Name) and x.id == variable:
                 yield norm
+
+
+def is_modulated_later(block: Block, at: int, norm: ast.expr, rewriting: Rewriting) -> bool:
+    """Whether the norm in statement `at` is part of the modulation that a later statement computes."""
+    for later in range(at + 1, len(block.statements)):
+        if is_simple(block.statements[later]):
+            for node in evaluated_once(block.statements[later]):
+                found = isinstance(node, ast.expr) and Finder(block, later, rewriting.space).find(node, MODULATED)
+                if found and any(part is norm for part in walk(found)):
+                    return True
+    return False
+
+
+def may_join(total: Chain, norm: Chain) -> bool:
+    """Whether the operands of a norm may be computed before the sum that is its argument.
+
+    No operand with side effects may read a term of the sum: it might change the term.
+    """
+    terms = set().union(*(shared_by(node, calls=False) for node in total.operands.values())) - {"self"}
+    others = [Read(node) for name, node in norm.operands.items() if name != "x"]
+    return not any(read.effects and set(read.loads) & terms for read in others)
+
+
+def joined(total: Chain, norm: Chain) -> Chain:
+    """Return a sum and the norm that contains it as one chain. Operands of the norm have the prefix "norm_"."""
+    others = {f"norm_{name}": node for name, node in norm.operands.items() if name != "x"}
+    return Chain(
+        NORM_OF_SUM,
+        norm.node,
+        total.operands | others,
+        {},
+        norm.inlined | total.inlined,
+        norm.names | total.names,
+        norm.functions | total.functions,
+    )
 
 
 def reads_sum(node: ast.expr, variable: str) -> bool:
