@@ -6,6 +6,7 @@ name is not read anywhere else, and if no statement in between can change the va
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 def is_norm(called: ast.expr) -> bool:
     """Whether a called module is a norm, according to its name. A norm has no side effects."""
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    return ("norm" in name.lower() and not name.endswith("_")) or name in ("ln", "ln1", "ln2")
+    return ("norm" in name.lower() and not name.endswith("_")) or re.fullmatch(r"ln(\d|_\w*[^_])?", name) is not None
 
 
 class Read(ast.NodeVisitor):
@@ -156,6 +157,11 @@ def is_definition(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
     )
+
+
+def is_simple(node: ast.stmt) -> bool:
+    """Whether the statement contains no other statements."""
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
 
 
 def is_self(node: ast.expr) -> bool:
@@ -355,5 +361,6 @@ __all__ = [
     "is_definition",
     "is_norm",
     "is_self",
+    "is_simple",
     "shared_by",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_self, shared_by
+from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple, shared_by
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
 from .rotary_rewriter import (
@@ -144,11 +144,11 @@ class Nested(ast.NodeTransformer):
 
 
 class Rewriting:
-    """Rewrites one method."""
+    """Rewrites one method. `tree` is its syntax tree, if it was changed."""
 
-    def __init__(self, own: FunctionType) -> None:
+    def __init__(self, own: FunctionType, tree: ast.FunctionDef | None = None) -> None:
         self.own = undecorated(own)
-        self.tree = tree_of(self.own)
+        self.tree = tree or tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
@@ -350,11 +350,6 @@ def is_likely(chain: Chain, statement: ast.stmt) -> bool:
     assigned = [target.id for target in targets if isinstance(target, ast.Name)]
     root = Read(x).loads[:1]
     return bool(root) and (root[0] in assigned or "resid" in root[0])
-
-
-def is_simple(node: ast.stmt) -> bool:
-    """Whether the statement contains no other statements."""
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
 
 
 def constants(chain: Chain) -> list[ast.expr]:
