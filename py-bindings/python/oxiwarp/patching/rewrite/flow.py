@@ -152,6 +152,19 @@ def rebinds(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
+def reads_old(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement may read the value that the variable `name` has before the statement."""
+    if not isinstance(statement, ast.If) or name in Read(statement.test).loads:
+        return name in Read(statement).loads
+    for branch in (statement.body, statement.orelse):
+        for part in branch:
+            if reads_old(part, name):
+                return True
+            if rebinds(part, name):
+                break
+    return False
+
+
 def is_definition(statement: ast.stmt) -> bool:
     """Whether a statement is `name = value`."""
     return (
@@ -281,9 +294,12 @@ class Block:
         if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
             return False
         for index in range(first + 1, len(self.statements)):
+            statement = self.statements[index]
             if index != at and name in self.reads[index].loads:
-                return False
-            if index >= at and rebinds(self.statements[index], name):
+                moved = any(name in read.loads for read in self.moved.get(index, ()))
+                if moved or reads_old(statement, name):
+                    return False
+            if index >= at and rebinds(statement, name):
                 return True
         return name not in self.outside
 

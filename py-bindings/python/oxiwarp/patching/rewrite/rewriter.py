@@ -438,9 +438,9 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
         variable in block.reads[index].stores for index in between
     ):
         return None
-    tensors = (names | {variable}) - {"self", "torch"}
-    reads = [block.reads[index] for index in between]
-    if not any(read.stores & names or (read.effects and tensors & set(read.loads)) for read in reads):
+    reads, own = [block.reads[index] for index in between], Read(None)
+    own.loads = [*names, variable]
+    if block.independent(own, reads):
         return Pair(total, norm, variable, last, early=True)
     if any(variable in read.loads for read in reads) or not block.independent(Read(statement.value), reads):
         return None
