@@ -95,19 +95,24 @@ def ranges(statements: list[ast.stmt], at: int) -> Iterator[tuple[int, int]]:
     """Yield the first and the last statement of ranges that may become part of the branches of statement `at`."""
     condition = statements[at]
     assert isinstance(condition, ast.If)
-    summed = {name for branch in (condition.body, condition.orelse) for part in branch for name in sums_in(part)}
+    summed = {name for part in (*condition.body, *condition.orelse) for name in sums_in(part)}
+    normed = {name for part in (*condition.body, *condition.orelse) for name in norms_of(part)}
+    firsts = []
+    for first in range(at - 1, max(at - MOST_STATEMENTS, -1), -1):
+        if not is_simple(statements[first]) or not is_movable(statements[first:at], condition.test):
+            break
+        if sums := set(sums_in(statements[first])):
+            firsts.append(first)
+            summed |= sums
+            if sums & normed:
+                yield first, at
     for last in range(at + 1, min(at + MOST_STATEMENTS, len(statements))):
         if not is_simple(statements[last]):
             break
         if norms_of(statements[last]) & summed:
-            yield at, end_of(statements, at, last)
+            end = end_of(statements, at, last)
+            yield from ((first, end) for first in (at, *firsts))
             break
-    normed = {name for branch in (condition.body, condition.orelse) for part in branch for name in norms_of(part)}
-    for first in range(at - 1, max(at - MOST_STATEMENTS, -1), -1):
-        if not is_simple(statements[first]) or not is_movable(statements[first:at], condition.test):
-            break
-        if set(sums_in(statements[first])) & normed:
-            yield first, at
 
 
 def sums_in(statement: ast.stmt) -> Iterator[str]:

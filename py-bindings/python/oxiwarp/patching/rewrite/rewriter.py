@@ -95,6 +95,8 @@ class Pair:
     """Index of the statement with the norm."""
     early: bool
     """Whether the kernel runs in the place of the sum. Otherwise it runs before the statement with the norm."""
+    kept: bool = False
+    """Whether the terms of the sum are computed in the place of the sum, if the kernel runs later."""
 
 
 class Nested(ast.NodeTransformer):
@@ -184,8 +186,9 @@ class Rewriting:
             if pair.early:
                 self.put(block, at, statement, absorbed)
             else:
-                pending.setdefault(pair.last, []).append(statement)
-                self.put(block, at, ast.copy_location(ast.Pass(), statement), absorbed)
+                before, after = keep_terms(statement, pair) if pair.kept else (ast.Pass(), [])
+                pending.setdefault(pair.last, []).extend([statement, *after])
+                self.put(block, at, ast.copy_location(before, statement), absorbed)
                 block.move(at, pair.last, statement)
         for at, statements in sorted(pending.items(), reverse=True):
             block.statements[at:at] = statements
@@ -392,6 +395,24 @@ def is_modulated_later(block: Block, at: int, norm: ast.expr, rewriting: Rewriti
     return False
 
 
+def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt]]:
+    """Let the statement of a pair read the terms of the sum from variables of its own.
+
+    Return the statement that assigns them, and the statement that frees them.
+    """
+    assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+    terms = [word for word in statement.value.keywords if word.arg in pair.total.operands]
+    index = ast.unparse(statement.value.args[0]).strip("(").partition(",")[0]
+    names, values = [f"{PREFIX}{word.arg}_{index}" for word in terms], [word.value for word in terms]
+    for word, name in zip(terms, names, strict=True):
+        word.value = ast.copy_location(ast.Name(name, ast.Load()), word.value)
+    store: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+    nothing: list[ast.expr] = [ast.Constant(None) for _ in names]
+    before = ast.Assign([ast.Tuple(store, ast.Store())], ast.Tuple(values, ast.Load()))
+    after = ast.Assign([ast.Tuple(list(store), ast.Store())], ast.Tuple(nothing, ast.Load()))
+    return before, [ast.copy_location(after, statement)]
+
+
 def may_join(total: Chain, norm: Chain) -> bool:
     """Whether the operands of a norm may be computed before the sum that is its argument.
 
@@ -442,6 +463,7 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
     own.loads = [*names, variable]
     if block.independent(own, reads):
         return Pair(total, norm, variable, last, early=True)
-    if any(variable in read.loads for read in reads) or not block.independent(Read(statement.value), reads):
+    of_sum = Read(statement.value)
+    if any(variable in read.loads for read in reads) or not block.independent(of_sum, reads, kept=True):
         return None
-    return Pair(total, norm, variable, last, early=False)
+    return Pair(total, norm, variable, last, early=False, kept=not block.independent(of_sum, reads))
