@@ -30,6 +30,12 @@ INSIDE = {
     "y, r = self.norm1(x + h), self.norm2(x + h)": SUMS,
     "x = x + h\ny, r = self.norm1(x), self.norm2(x)": SUMS,
     "x = self.norm1(x + h)\nx = self.norm2(x + h)": SUMS,
+    # The gate or the scale has another value when the sum or the norm is computed.
+    "x = x + g * h\ng, s = torch.chunk(torch.cat([s, b], -1), 2, -1)\ny = self.norm1(x) * (1 + s) + b": MODULATED,
+    "x = x + g * self.ff(h)\ns, g = torch.chunk(m[:, None], 2, 0)\ny = self.norm1(x) * (1 + g)": MODULATED,
+    "x = x + g * h\ng, s = torch.chunk(torch.cat([s, x], -2), 2, -2)\ny = self.norm1(x) * (1 + g[:, :1])": set(),
+    "x = x + g * h\ng = self.mut(g)\ny = self.norm1(x) * (1 + g)": set(),
+    "x = x + h\nf = x.view(2, 3, 8)\nf += 1\ny = self.norm1(x)": set(),
     "y = self.norm1(x + 1)": set(),
     "y = self.ff(x + h)": set(),
 }
@@ -46,7 +52,8 @@ BRANCHES = {
     "x = x + h\nif self.absent is None:\n    y = self.norm1(x)": 1,
     "x = x + h\nr = x\nif self.absent is None:\n    y = self.norm1(x)\nelse:\n    y = self.norm2(x)": 2,
     "x = x + self.ff(h)\nif flag is None:\n    y = self.norm1(x)\nelse:\n    y = self.norm2(x)": 2,
-    "x = x + h\nif flag is not None:\n    r = x\n    x = self.norm1(x)\n    x = r + self.ff(x)\nr = x\ny = self.norm2(x)": 3,
+    "x = x + h\nif flag is not None:\n    n = self.norm1(x)\n    x = x + self.ff(n)\nr = x\ny = self.norm2(x)": 3,
+    "x = x + h\nif flag is None:\n    x += c\ny = self.norm1(x)": 1,
     # The condition depends on the statements, or may depend on them.
     "x = x + h\nif x.sum() > 0:\n    y = self.norm1(x)": 0,
     "x = x + self.ff(h)\nif self.absent is None:\n    y = self.norm1(x)": 0,

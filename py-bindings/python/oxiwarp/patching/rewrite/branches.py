@@ -87,7 +87,9 @@ def lists_of(tree: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
         yield statements
         for statement in statements:
             if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                waiting += [held for name in ("body", "orelse", "finalbody") if (held := getattr(statement, name, None))]
+                waiting += [
+                    held for name in ("body", "orelse", "finalbody") if (held := getattr(statement, name, None))
+                ]
                 waiting += [handler.body for handler in getattr(statement, "handlers", ())]
 
 
