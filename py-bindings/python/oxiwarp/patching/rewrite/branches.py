@@ -120,9 +120,8 @@ def ranges(statements: list[ast.stmt], at: int) -> Iterator[tuple[int, int]]:
 def sums_in(statement: ast.stmt) -> Iterator[str]:
     """Yield the names of variables to which a statement, or a statement inside of it, assigns a sum."""
     for node in ast.walk(statement):
-        if isinstance(node, ast.Assign) and is_definition(node):
-            if any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part in ast.walk(node.value)):
-                yield from Read(node.targets[0]).stores
+        if isinstance(node, ast.Assign) and is_definition(node) and any(map(is_sum, ast.walk(node.value))):
+            yield from Read(node.targets[0]).stores
 
 
 def norms_of(statement: ast.stmt) -> set[str]:
@@ -146,6 +145,11 @@ def end_of(statements: list[ast.stmt], at: int, last: int) -> int:
         if norms_of(statements[index]) & stored or any(set(Read(part).loads) & normed for part in products):
             last = index
     return last
+
+
+def is_sum(node: ast.AST) -> bool:
+    """Whether the node is a sum."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
 
 
 def is_product(node: ast.AST) -> bool:
