@@ -132,7 +132,7 @@ class Function:
         self.first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
         self.last = node.end_lineno or node.lineno
         self.values: dict[str, list[tuple[int, ast.expr | None]]] = {}
-        """The values of each variable, with their lines. None stands for an unknown value."""
+        """The values of each variable, with the last lines of the assignments. None stands for an unknown value."""
         for statement, part in self.parts():
             self.define(statement, part)
 
@@ -157,7 +157,8 @@ class Function:
         elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Mult):
             value = ast.BinOp(ast.Name(node.id, ast.Load()), statement.op, statement.value)
             ast.fix_missing_locations(ast.copy_location(value, statement))
-        self.values.setdefault(node.id, []).append((statement.lineno, value))
+        end = statement.lineno if value is None else statement.end_lineno or statement.lineno
+        self.values.setdefault(node.id, []).append((end, value))
 
     def value(self, node: ast.expr, line: int, levels: int = LEVELS) -> ast.expr:
         """Return the value of a variable before a line, without casts and views."""

@@ -98,6 +98,9 @@ class Maker:
     def norm(self, x: str) -> str:
         if self.without_norms:
             return f"self.{self.random.choice(('ff', 'drop'))}({x})"
+        if self.random.random() < 0.25:
+            terms = self.tensor(), f"self.{self.random.choice(('ff', 'mut'))}({self.tensor()})", f"{self.gate()} * {x}"
+            x = f"({x} + {self.random.choice(terms)})"
         form = self.random.choice(("{}({})",) * 4 + ("{}({}.float()).to(x.dtype)", "{}({}).type_as(x)"))
         if "float" in form:
             return f"F.layer_norm({x}.float(), (8,)).to(x.dtype)"

@@ -37,6 +37,7 @@ CHAINS = {
     "x = self.norm(x + y)": ["norm of a sum"],
     "x = x + y\nx = self.norm2(x.float())": ["norm of a sum"],
     "x = x + y\nx = self.body(x)\nx = self.norm2(x)": [],
+    "x = x + self.body(\n    self.norm(x)\n)": [],
     "x += y\nx = self.post_attention_layernorm(x)": ["norm of a sum"],
     "x = attn.norm_q(x)": ["norm of q or k"],
     "x = self.k_norm(x)": ["norm of q or k"],

@@ -132,7 +132,10 @@ class Calls(RotaryCalls):
         the sum.
         """
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
-        found = self.replaced(at) or self.branch(of_sum, terms)
+        found: Any = self.replaced(at)
+        if found is None and (two := two_terms(of_sum, terms)) is not None:
+            own_sum, of_sum, terms = added, ("plain_sum",), two
+        found = found or self.branch(of_sum, terms)
         if isinstance(found, str):
             self.site(at).note(found)
             total = own_sum(**terms)
@@ -158,6 +161,18 @@ class Calls(RotaryCalls):
         total = own_sum(**terms) if total is None else total
         return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
 
+    def norm_of_sum(
+        self,
+        at: At,
+        own_sum: Own,
+        own_norm: Own,
+        of_sum: tuple[Any, ...],
+        of_norm: tuple[Any, ...],
+        **terms: Any,
+    ) -> Any:
+        """Compute the norm of a sum that nothing else reads. The arguments are those of `sum_and_norm`."""
+        return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
+
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
@@ -180,8 +195,8 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "rotary_part",
-    "deferred_norm", "head_norm", "attention",
+    "gated_residual", "modulated_norm", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary", "rotary_pair",
+    "rotary_part", "deferred_norm", "head_norm", "attention",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}
@@ -193,6 +208,25 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
     made = Calls(how, sites)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
+
+
+def added(x: Tensor, y: Tensor) -> Tensor:
+    """Return the sum of two tensors."""
+    return x + y
+
+
+def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tensor] | None:
+    """Return `x` and `y` of one shape if the sum adds tensors of different shapes, or the multiple of a tensor.
+
+    Return None for other sums. A tensor is expanded to the shape of the other. A multiple of a tensor is computed.
+    """
+    if of_sum[0] == "plain_sum":
+        return operands.expanded(terms["x"], terms["y"])
+    x, a, b = terms["x"], terms["a"], terms["b"]
+    if operands.is_number(a):
+        a, b = b, a
+    scaled = operands.is_number(b) and operands.is_plain(x) and operands.is_plain(a) and a.shape == x.shape
+    return {"x": x, "y": a * b} if scaled and not any(of_sum[1]) and "target" not in terms else None
 
 
 def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ name is not read anywhere else, and if no statement in between can change the va
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 def is_norm(called: ast.expr) -> bool:
     """Whether a called module is a norm, according to its name. A norm has no side effects."""
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    return ("norm" in name.lower() and not name.endswith("_")) or name in ("ln", "ln1", "ln2")
+    return ("norm" in name.lower() and not name.endswith("_")) or re.fullmatch(r"ln(\d|_\w*[^_])?", name) is not None
 
 
 class Read(ast.NodeVisitor):
@@ -151,11 +152,29 @@ def rebinds(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
+def reads_old(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement may read the value that the variable `name` has before the statement."""
+    if not isinstance(statement, ast.If) or name in Read(statement.test).loads:
+        return name in Read(statement).loads
+    for branch in (statement.body, statement.orelse):
+        for part in branch:
+            if reads_old(part, name):
+                return True
+            if rebinds(part, name):
+                break
+    return False
+
+
 def is_definition(statement: ast.stmt) -> bool:
     """Whether a statement is `name = value`."""
     return (
         isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
     )
+
+
+def is_simple(node: ast.stmt) -> bool:
+    """Whether the statement contains no other statements."""
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
 
 
 def is_self(node: ast.expr) -> bool:
@@ -271,27 +290,30 @@ class Block:
 
     def used_once(self, name: str, first: int, at: int) -> bool:
         """Whether the value that statement `first` gives to `name` is read once, and only by statement `at`."""
-        if self.reads[at].loads.count(name) != 1 or not any(
-            isinstance(node, ast.Name) and node.id == name for node in evaluated_once(self.statements[at])
-        ):
+        read = (node for node in evaluated_once(self.statements[at]) if isinstance(node, ast.Name) and node.id == name)
+        if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
             return False
         for index in range(first + 1, len(self.statements)):
+            statement = self.statements[index]
             if index != at and name in self.reads[index].loads:
-                return False
-            if index >= at and rebinds(self.statements[index], name):
+                moved = any(name in read.loads for read in self.moved.get(index, ()))
+                if moved or reads_old(statement, name):
+                    return False
+            if index >= at and rebinds(statement, name):
                 return True
         return name not in self.outside
 
-    def independent(self, own: Read, others: list[Read]) -> bool:
+    def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
         """Whether code gives the same result before and after other code.
 
-        The other code must not assign a name that the code reads. If the code has side effects, the other code must
-        have none. Otherwise, other code with side effects must not read or change a tensor that the code reads.
+        The other code must not assign a name that the code reads, unless the values of the names are kept. If the code
+        has side effects, the other code must have none. Otherwise, other code with side effects must not read or change
+        a tensor that the code reads.
         """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
         for read in others:
-            if names & read.stores:
+            if names & read.stores and not kept:
                 return False
             if read.effects and (own.effects or near & set(read.loads) or far & read.changed):
                 return False
@@ -356,5 +378,6 @@ __all__ = [
     "is_definition",
     "is_norm",
     "is_self",
+    "is_simple",
     "shared_by",
 ]

@@ -66,8 +66,11 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
 
 
 def is_permuted(x: Tensor) -> bool:
-    """Whether the order of the dimensions in memory differs from their order in the shape."""
-    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
+    """Whether the order of the dimensions in memory differs from their order in the shape.
+
+    A dimension that was expanded has no place in memory.
+    """
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1 and stride]
     return any(a < b for a, b in zip(strides, strides[1:], strict=False))
 
 
@@ -75,6 +78,27 @@ def is_like(y: Any, x: Tensor) -> bool:
     """Whether `y` is a plain tensor with the shape, dtype and device of `x`, and with dimensions in order."""
     same = type(y) in PLAIN and y.shape == x.shape and y.dtype == x.dtype and y.device == x.device
     return same and (y.is_contiguous() or y.stride(-1) != 1 or not is_permuted(y))
+
+
+def is_plain(x: Any) -> bool:
+    """Whether `x` is a tensor of a class without operations of its own."""
+    return type(x) in PLAIN
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is a number or a tensor with one element."""
+    return type(x) in (float, int) or (is_plain(x) and x.numel() == 1)
+
+
+def expanded(x: Any, y: Any) -> dict[str, Tensor] | None:
+    """Return two tensors that differ in shape with the smaller one, `y`, expanded. Return None for other operands."""
+    if not (is_plain(x) and is_plain(y)) or x.shape == y.shape:
+        return None
+    if (y.dim(), y.numel()) > (x.dim(), x.numel()):
+        x, y = y, x
+    shape = (1,) * (x.dim() - y.dim()) + tuple(y.shape)
+    fits = shape[-1:] == x.shape[-1:] and all(own in (1, size) for own, size in zip(shape, x.shape, strict=True))
+    return {"x": x, "y": y.expand(x.shape)} if fits and y.dim() else None
 
 
 def misplaced(x: Tensor, *modulations: Any) -> str | None:

@@ -2,14 +2,15 @@
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_self
+from .flow import Block, Read, blocks, is_self, is_simple
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
-from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
+from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
+from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
@@ -83,20 +84,6 @@ class Rewritten:
         return ast.unparse(self.tree)
 
 
-@dataclass
-class Pair:
-    """A sum and the norm of this sum, which one kernel may compute."""
-
-    total: Chain
-    norm: Chain
-    variable: str
-    """Name of the variable with the sum."""
-    last: int
-    """Index of the statement with the norm."""
-    early: bool
-    """Whether the kernel runs in the place of the sum. Otherwise it runs before the statement with the norm."""
-
-
 class Nested(ast.NodeTransformer):
     """Replaces the chains in a statement, also inner chains. Does not change nested functions and inner statements."""
 
@@ -110,30 +97,45 @@ class Nested(ast.NodeTransformer):
             return node
         if isinstance(node, ast.expr) and (temporary := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(temporary, ast.Load()), node)
-        if isinstance(node, ast.expr) and (chain := self.chain(node)):
-            self.absorbed |= chain.used()
-            return self.rewriting.call(chain, self)
+        if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
+            if (
+                len(chains) == 2
+                and chains[1].op == NORM
+                and is_modulated_later(self.block, self.at, node, self.rewriting.space)
+            ):
+                return node
+            self.absorbed.update(*(chain.used() for chain in chains))
+            return self.rewriting.call(chains, self)
         if isinstance(node, ast.Call) and is_attention(node.func):
             node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
         return self.generic_visit(node)
 
-    def chain(self, node: ast.expr) -> Chain | None:
-        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
+    def chains(self, node: ast.expr) -> tuple[Chain, ...]:
+        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it.
+
+        If `node` is the norm of a sum, return the chains of the sum and of the norm.
+        """
         rewriting = self.rewriting
-        found = Finder(self.block, self.at, rewriting.space).find(node)
+        finder = Finder(self.block, self.at, rewriting.space)
+        found = finder.find(node)
+        norm = found or finder.find(node, NORM)
+        if norm is not None and norm.op in (MODULATED, NORM):
+            total = finder.find(norm.operands["x"], GATED, SUM)
+            if total is not None and may_join(total, norm):
+                return total, norm
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
-        if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
-            return None
-        return found
+        if found is None or (found.op == GATED and not is_likely(found, self.block.statements[self.at])):
+            return ()
+        return (found,)
 
 
 class Rewriting:
-    """Rewrites one method."""
+    """Rewrites one method. `tree` is its syntax tree, if it was changed."""
 
-    def __init__(self, own: FunctionType) -> None:
+    def __init__(self, own: FunctionType, tree: ast.FunctionDef | None = None) -> None:
         self.own = undecorated(own)
-        self.tree = tree_of(self.own)
+        self.tree = tree or tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
@@ -169,8 +171,9 @@ class Rewriting:
             if pair.early:
                 self.put(block, at, statement, absorbed)
             else:
-                pending.setdefault(pair.last, []).append(statement)
-                self.put(block, at, ast.copy_location(ast.Pass(), statement), absorbed)
+                before, after = keep_terms(statement, pair) if pair.kept else (ast.Pass(), [])
+                pending.setdefault(pair.last, []).extend([statement, *after])
+                self.put(block, at, ast.copy_location(before, statement), absorbed)
                 block.move(at, pair.last, statement)
         for at, statements in sorted(pending.items(), reverse=True):
             block.statements[at:at] = statements
@@ -221,12 +224,13 @@ class Rewriting:
             assert index is not None
             block.update(index, ast.copy_location(ast.Pass(), statement))
 
-    def call(self, chain: Chain, nested: Nested) -> ast.expr:
-        """Return the call that replaces a chain."""
-        at = self.add(chain)
-        own = chain.own()
-        operands = [ast.keyword(name, nested.visit(node)) for name, node in chain.in_order()]
-        return called(chain.op, [self.changed(at), own, *constants(chain)], operands, chain.node)
+    def call(self, chains: tuple[Chain, ...], nested: Nested) -> ast.expr:
+        """Return the call that replaces a chain, or a sum and the norm that contains it."""
+        at, last = self.add(*chains), chains[-1]
+        owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
+        whole = last if len(chains) == 1 else joined(*chains)
+        operands = [ast.keyword(name, nested.visit(node)) for name, node in whole.in_order()]
+        return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
 
     def changed(self, at: int) -> ast.expr:
         """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
@@ -336,11 +340,6 @@ def is_likely(chain: Chain, statement: ast.stmt) -> bool:
     return bool(root) and (root[0] in assigned or "resid" in root[0])
 
 
-def is_simple(node: ast.stmt) -> bool:
-    """Whether the statement contains no other statements."""
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
-
-
 def constants(chain: Chain) -> list[ast.expr]:
     """Return the constant arguments of a chain as one tuple, with the name of its operator."""
     options: Any = (chain.op, *chain.options.values())
@@ -350,52 +349,3 @@ def constants(chain: Chain) -> list[ast.expr]:
 def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr) -> ast.expr:
     """Return a call of the function of an operator."""
     return ast.copy_location(ast.Call(ast.Name(f"{PREFIX}{op}", ast.Load()), args, keywords), node)
-
-
-def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[str, Any]) -> Iterator[Chain]:
-    """Yield the norms of a variable in a statement."""
-    statement = block.statements[at]
-    if not is_simple(statement):
-        return
-    inner: set[int] = set()  # a norm with a modulation has a kernel of its own
-    for node in evaluated_once(statement):
-        if not isinstance(node, ast.expr):
-            continue
-        finder = Finder(block, at, space)
-        if pattern == NORM and (chain := finder.find(node, MODULATED)):
-            inner |= {id(part) for part in walk(chain)}
-        if id(node) not in inner and (norm := finder.find(node, pattern)):
-            x = norm.operands["x"]
-            if isinstance(x, ast.Name) and x.id == variable:
-                yield norm
-
-
-def reads_sum(node: ast.expr, variable: str) -> bool:
-    """Whether the operand is the variable with the sum, or its dtype."""
-    if isinstance(node, ast.Attribute) and node.attr == "dtype":
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == variable
-
-
-def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair | None:
-    """Return the pair of a sum in statement `at` and a norm in statement `last`, or None if they must stay apart."""
-    statement = block.statements[at]
-    assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
-    variable = statement.targets[0].id
-    others = [node for node in norm.operands.values() if not reads_sum(node, variable)]
-    names = {name for node in others for name in Read(node).loads}
-    if variable in names or any(Read(node).effects for node in others):
-        return None
-    removed = {block.defined(name, last) for name in norm.used()}
-    between = [index for index in range(at + 1, last) if index not in removed]
-    if any(index is None or index <= at for index in removed) or any(
-        variable in block.reads[index].stores for index in between
-    ):
-        return None
-    tensors = (names | {variable}) - {"self", "torch"}
-    reads = [block.reads[index] for index in between]
-    if not any(read.stores & names or (read.effects and tensors & set(read.loads)) for read in reads):
-        return Pair(total, norm, variable, last, early=True)
-    if any(variable in read.loads for read in reads) or not block.independent(Read(statement.value), reads):
-        return None
-    return Pair(total, norm, variable, last, early=False)

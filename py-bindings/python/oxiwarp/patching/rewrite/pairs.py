@@ -1,0 +1,134 @@
+"""Finds a sum and the norm of this sum, which one kernel may compute."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .flow import Block, Read, evaluated_once, is_simple, shared_by
+from .method import PREFIX
+from .patterns import MODULATED, NORM, Chain, Finder, walk
+
+NORM_OF_SUM = "norm_of_sum"
+
+
+@dataclass
+class Pair:
+    """A sum and the norm of this sum, which one kernel may compute."""
+
+    total: Chain
+    norm: Chain
+    variable: str
+    """Name of the variable with the sum."""
+    last: int
+    """Index of the statement with the norm."""
+    early: bool
+    """Whether the kernel runs in the place of the sum. Otherwise it runs before the statement with the norm."""
+    kept: bool = False
+    """Whether the terms of the sum are computed in the place of the sum, if the kernel runs later."""
+
+
+def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[str, Any]) -> Iterator[Chain]:
+    """Yield the norms of a variable in a statement."""
+    statement = block.statements[at]
+    if not is_simple(statement):
+        return
+    inner: set[int] = set()  # a norm with a modulation has a kernel of its own
+    for node in evaluated_once(statement):
+        if not isinstance(node, ast.expr):
+            continue
+        finder = Finder(block, at, space)
+        if pattern == NORM and (chain := finder.find(node, MODULATED)):
+            inner |= {id(part) for part in walk(chain)}
+        if id(node) not in inner and (norm := finder.find(node, pattern)):
+            x = norm.operands["x"]
+            if isinstance(x, ast.Name) and x.id == variable:
+                yield norm
+
+
+def reads_sum(node: ast.expr, variable: str) -> bool:
+    """Whether the operand is the variable with the sum, or its dtype."""
+    if isinstance(node, ast.Attribute) and node.attr == "dtype":
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == variable
+
+
+def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair | None:
+    """Return the pair of a sum in statement `at` and a norm in statement `last`, or None if they must stay apart."""
+    statement = block.statements[at]
+    assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    variable = statement.targets[0].id
+    others = [node for node in norm.operands.values() if not reads_sum(node, variable)]
+    names = {name for node in others for name in Read(node).loads}
+    if variable in names or any(Read(node).effects for node in others):
+        return None
+    removed = {block.defined(name, last) for name in norm.used()}
+    between = [index for index in range(at + 1, last) if index not in removed]
+    if any(index is None or index <= at for index in removed) or any(
+        variable in block.reads[index].stores for index in between
+    ):
+        return None
+    reads, own = [block.reads[index] for index in between], Read(None)
+    own.loads = [*names, variable]
+    if block.independent(own, reads):
+        return Pair(total, norm, variable, last, early=True)
+    of_sum = Read(statement.value)
+    if any(variable in read.loads for read in reads) or not block.independent(of_sum, reads, kept=True):
+        return None
+    return Pair(total, norm, variable, last, early=False, kept=not block.independent(of_sum, reads))
+
+
+def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt]]:
+    """Let the statement of a pair read the terms of the sum from variables of its own.
+
+    Return the statement that assigns them, and the statement that frees them.
+    """
+    assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+    terms = [word for word in statement.value.keywords if word.arg in pair.total.operands]
+    index = ast.unparse(statement.value.args[0]).strip("(").partition(",")[0]
+    names, values = [f"{PREFIX}{word.arg}_{index}" for word in terms], [word.value for word in terms]
+    for word, name in zip(terms, names, strict=True):
+        word.value = ast.copy_location(ast.Name(name, ast.Load()), word.value)
+    store: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+    nothing: list[ast.expr] = [ast.Constant(None) for _ in names]
+    before = ast.Assign([ast.Tuple(store, ast.Store())], ast.Tuple(values, ast.Load()))
+    after = ast.Assign([ast.Tuple(list(store), ast.Store())], ast.Tuple(nothing, ast.Load()))
+    return before, [ast.copy_location(after, statement)]
+
+
+def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str, Any]) -> bool:
+    """Whether the norm in statement `at` is part of the modulation that a later statement computes."""
+    for later in range(at + 1, len(block.statements)):
+        if is_simple(block.statements[later]):
+            for node in evaluated_once(block.statements[later]):
+                found = isinstance(node, ast.expr) and Finder(block, later, space).find(node, MODULATED)
+                if found and any(part is norm for part in walk(found)):
+                    return True
+    return False
+
+
+def may_join(total: Chain, norm: Chain) -> bool:
+    """Whether the operands of a norm may be computed before the sum that is its argument.
+
+    No operand with side effects may read a term of the sum: it might change the term.
+    """
+    terms = set().union(*(shared_by(node, calls=False) for node in total.operands.values())) - {"self"}
+    others = [Read(node) for name, node in norm.operands.items() if name != "x"]
+    return not any(read.effects and set(read.loads) & terms for read in others)
+
+
+def joined(total: Chain, norm: Chain) -> Chain:
+    """Return a sum and the norm that contains it as one chain. Operands of the norm have the prefix "norm_"."""
+    others = {f"norm_{name}": node for name, node in norm.operands.items() if name != "x"}
+    return Chain(
+        NORM_OF_SUM,
+        norm.node,
+        total.operands | others,
+        {},
+        norm.inlined | total.inlined,
+        norm.names | total.names,
+        norm.functions | total.functions,
+    )
+
+
+__all__ = ["Pair", "is_modulated_later", "joined", "keep_terms", "may_join", "norms_in", "placed", "reads_sum"]
