@@ -14,14 +14,29 @@ import torch
 from torch import Tensor, nn
 
 from ... import ops
-from ...ops._register import may_write, needs_grad
+from ...ops._register import PLAIN, may_write, needs_grad
 from ..fusions.core.modules import is_exactly
 from ..fusions.core.operands import as_rows
 from ..sites import Site
 from .operands import FLOAT, Norm, norm_of, unusable
-from .rotary import Rotation, Signature, Unknown, leaves_of, rotation_of, shape_of, shapes, signature_of
+from .rotary import (
+    CONSTANTS,
+    Rotation,
+    Signature,
+    Unknown,
+    leaves_of,
+    rotation_of,
+    shape_of,
+    shapes,
+    signature_of,
+)
 
 Own = Callable[..., Any]
+NO_ARGUMENTS = ("function", "target")
+"""Operands of a call that are no arguments of the rotary function."""
+MOST_SHAPES = 1024
+"""Most entries of `RotaryCalls.known`."""
+compiling = torch.compiler.is_compiling
 
 
 class Deferred:
@@ -147,7 +162,7 @@ def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
 
 def deferred(module: Any, x: Any, cpu_kernels: bool) -> Any:
     """Return a `Normed` for `module(x)` if `oxiwarp.qk_norm_rope` may compute it, or the result of `module(x)`."""
-    if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
+    if compiling() or rejected(x, cpu_kernels):
         return module(x)
     norm = norm_of(module, x, wide=False, modulated=False)
     made = Normed(module, norm, x) if isinstance(norm, Norm) else None
@@ -171,12 +186,17 @@ class RotaryCalls:
 
     def __init__(self) -> None:
         self.rotations: dict[Any, Rotation | None] = {}
+        self.known: dict[Any, Rotation | str] = {}
+        """The results of `probed` by the shapes of a call. A lookup takes less time than the signature of a call."""
 
     def rotary(self, at: int, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
         """Compute a call of a rotary function."""
-        found = self.rotation(at, own, given)
+        return self.rotated(at, own, given, self.rotation(at, own, given))
+
+    def rotated(self, at: int, own: Own, given: dict[str, Any], found: Rotation | str) -> Any:
+        """Compute a call of a rotary function with a kernel, or with the original expression."""
         if isinstance(found, Rotation):
-            args = tuple(value for name, value in given.items() if name != "function")
+            args = arguments(given)
             heads, leaves = args[: found.number], leaves_of(args[found.number :])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
             if made is not None:
@@ -188,13 +208,14 @@ class RotaryCalls:
     def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
         """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same."""
         found, second = self.rotation(at, own, given), {**given, "a0": other}
-        if isinstance(found, Rotation) and found.number == 1 and found is self.rotation(at, own, second):
-            args = tuple(value for name, value in given.items() if name != "function")
+        again = self.rotation(at, own, second)
+        if isinstance(found, Rotation) and found.number == 1 and found is again:
+            args = arguments(given)
             heads, leaves = (args[0], other), leaves_of(args[1:])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
             if made is not None:
                 return made
-        return self.rotary(at, own, options, **given), self.rotary(at, own, options, **second)
+        return self.rotated(at, own, given, found), self.rotated(at, own, second, again)
 
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
         """Return what a rotary function computes, or the reason why no kernel computes it.
@@ -202,31 +223,49 @@ class RotaryCalls:
         The first call with a signature runs the function on small tensors. Under torch.compile this is impossible. The
         result is then "", and Inductor compiles the original function.
         """
-        if torch.compiler.is_compiling():
+        if compiling():
             return ""
-        if why := rejected(given["a0"], self.cpu_kernels):
+        x = given["a0"]
+        if why := rejected(x, self.cpu_kernels):
             return why
         function = identity(given["function"])
-        target = given.get("target", given["a0"])
-        signature = tuple(
-            shape_of(value) if isinstance(value, Deferred) else signature_of(value)
-            for name, value in given.items()
-            if name not in ("function", "target")
-        )
-        unknown = next((one for one in signature if type(one) is Unknown), None)
-        if function is None or unknown is not None:
-            return str(unknown or "the rotary function has a closure")
-        if (target if isinstance(target, torch.dtype) else getattr(target, "dtype", None)) != given["a0"].dtype:
-            return "the result has another dtype than the operand"
-        key = at, function, signature
-        if key not in self.rotations:
-            names = [name for name in given if name not in ("function", "target")]
-            fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
-            self.rotations[key] = rotation_of(
-                lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature
-            )
-        found = self.rotations[key]
-        return unrecognised(signature) if found is None else found
+        if function is None:
+            return "the rotary function has a closure"
+        args = arguments(given)
+        target = given.get("target", x)
+        if (target if isinstance(target, torch.dtype) else getattr(target, "dtype", None)) != x.dtype:
+            return unknown_in(signature_of_call(args)) or "the result has another dtype than the operand"
+        key = at, function, fingerprint(args)
+        found = self.known.get(key)
+        if found is None:
+            found = self.probed(at, own, given, args, function)
+            if len(self.known) >= MOST_SHAPES:
+                self.known.clear()
+            self.known[key] = found
+        return found
+
+    def probed(
+        self, at: int, own: Own, given: dict[str, Any], args: tuple[Any, ...], function: Hashable
+    ) -> Rotation | str:
+        """Return what a rotary function computes for the signature of its arguments, or a reason."""
+        signature = signature_of_call(args)
+        if why := unknown_in(signature):
+            return why
+        names = [name for name in given if name not in NO_ARGUMENTS]
+        fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
+
+        def found(few: bool) -> Rotation | None:
+            key = at, function, signature, few
+            if key not in self.rotations:
+                self.rotations[key] = rotation_of(
+                    lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature, few
+                )
+            return self.rotations[key]
+
+        made = found(False)
+        if made is not None and made.has_few_tokens(args):
+            made = found(True)
+        return unrecognised(signature) if made is None else made
 
     def rotary_part(
         self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
@@ -240,7 +279,7 @@ class RotaryCalls:
         index = (*(slice(None),) * dim, slice(start, stop))
         if isinstance(x, Joined):
             x = x.now()
-        if not torch.compiler.is_compiling() and (isinstance(x, Normed) or not in_place):
+        if not compiling() and (isinstance(x, Normed) or not in_place):
             first, last, _ = slice(start, stop).indices(x.shape[dim])
             given["a0"] = x.viewed("__getitem__", (index,)) if isinstance(x, Normed) else x[index]
             found = self.rotation(at, own, given)
@@ -262,7 +301,8 @@ class RotaryCalls:
 
     def takes_part(self, found: Rotation, dim: int) -> bool:
         """Whether `qk_norm_rope` can normalize all tokens and rotate some. `dim` is the dimension of tokens."""
-        return found.number == 1 and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
+        known = found.number == 1 and found.whole and found.form != "matrices"
+        return known and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
     def deferred_norm(self, module: Any, x: Any) -> Any:
         """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
@@ -272,11 +312,40 @@ class RotaryCalls:
         """Compute `module(x)`, a norm of queries or keys, with a kernel that adds in the module's order, or with it."""
         made = deferred(module, x, self.cpu_kernels)
         if not isinstance(made, Normed):
-            if not torch.compiler.is_compiling():
+            if not compiling():
                 self.site(at).note("the norm has another formula, or the operand has no kernel")
             return made
         found = self.attempt(at, made.kernel)
         return module(x) if found is None else found
+
+
+def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a rotary function."""
+    return tuple([value for name, value in given.items() if name not in NO_ARGUMENTS])
+
+
+def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
+    """Return the shapes and dtypes of tensors, and the other arguments themselves. It determines the signature."""
+    found: list[Any] = []
+    for x in args:
+        kind = type(x)
+        if kind in PLAIN or issubclass(kind, Deferred):
+            found += (x.shape, x.dtype)
+        elif issubclass(kind, tuple | list):
+            found.append(fingerprint(x))
+        else:
+            found += (kind, x if issubclass(kind, CONSTANTS) else None)
+    return tuple(found)
+
+
+def signature_of_call(args: tuple[Any, ...]) -> Signature:
+    """Return the signature of the arguments of a rotary function. Queries and keys may be deferred."""
+    return tuple(shape_of(value) if isinstance(value, Deferred) else signature_of(value) for value in args)
+
+
+def unknown_in(signature: Signature) -> str:
+    """Return why an argument has no signature, or ""."""
+    return str(next((one for one in signature if type(one) is Unknown), ""))
 
 
 def unrecognised(signature: Signature) -> str:
@@ -287,7 +356,7 @@ def unrecognised(signature: Signature) -> str:
 
 def identity(function: Any) -> Any:
     """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
-    if not isinstance(function, FunctionType):
+    if type(function) is not FunctionType:
         return function if isinstance(function, Hashable) else None
     if function.__closure__:
         return None
@@ -296,17 +365,20 @@ def identity(function: Any) -> Any:
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If a kernel computes the norms and the rotation together, run it."""
-    tokens = how.layout.index("S")
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
-    if plain or how.layout in ("SH", "HS") or not any(isinstance(x, Deferred) for x in heads):
-        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
+    if plain or how.joint is None or not any(isinstance(x, Deferred) for x in heads):
+        return rotate_tensors(how, heads, leaves, mode)
+    tokens = how.joint
     parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
     if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
-        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
-    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
+        return rotate_tensors(how, heads, leaves, mode)
     streams = list(zip(*parts, strict=True))
+    offset = how.offset(heads[0], leaves)
+    if (offset is not None and len(streams) > 1) or (how.form == "matrices" and recorded(streams)):
+        return rotate_tensors(how, heads, leaves, mode)
+    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
     if len(streams) == 1:
-        return normed(how, streams[0], tables, mode)
+        return normed(how, streams[0], tables, mode, offset=offset)
     if recorded(streams):
         made = [normed(how, stream, cut(how, tables, sizes, at), mode) for at, stream in enumerate(streams)]
         return tuple(torch.cat(ones, tokens) for ones in zip(*made, strict=True))
@@ -318,6 +390,16 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
         places = tuple(out.narrow(tokens, sum(sizes[:at]), sizes[at]) for out in outs)
         normed(how, stream, cut(how, tables, sizes, at), mode, places)
     return outs
+
+
+def rotate_tensors(
+    how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str
+) -> tuple[Tensor, ...]:
+    """Rotate queries, keys or both, after their norms."""
+    own = tuple([as_rows(computed(x)) for x in heads])
+    if how.form == "matrices" and needs_grad(*own):  # `rope` has the gradient of a rotation, not of any matrix
+        raise RuntimeError("a table of matrices has no gradient kernel")
+    return how.rotate(own, leaves, mode)
 
 
 def recorded(streams: list[Any]) -> bool:
