@@ -187,6 +187,19 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
     return found, outcomes(model), torch.equal(made.nan_to_num(), stock.nan_to_num())
 
 
+def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[str, int]]:
+    """Return the comparisons of the model's chains, and its kernels and reasons. The result has the original bits."""
+    found: list[Comparison] = []
+    with torch.no_grad():
+        stock = model(*args)
+        with both_ways(found):
+            rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
+            made = model(*args)
+    assert all(torch.equal(a, b) for a, b in zip(made, stock, strict=True))
+    assert all(one.agrees for one in found), found
+    return found, {reason: count for counts in outcomes(model).values() for reason, count in counts.items()}
+
+
 def main(library: str, names: list[str]) -> int:
     """Compare the chains of the named models, or of all models of a library."""
     cases, failed, total = importlib.import_module(library).CASES, 0, Counter[str]()

@@ -285,7 +285,9 @@ def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool)
             sizes = {"1": 1, **SIZES, "S": tokens}
             shape = [1 if is_one else sizes[name] for name, is_one in zip(names, one.ones, strict=True)]
             dtype = torch.complex64 if one.dtype.is_complex else torch.float32
-            return torch.randn(*shape, one.columns, *(2, 2) * one.matrices, generator=generator, dtype=dtype, device="cpu").to(one.dtype)
+            return torch.randn(
+                *shape, one.columns, *(2, 2) * one.matrices, generator=generator, dtype=dtype, device="cpu"
+            ).to(one.dtype)
         return tuple(made(part, names, tokens) for part in one) if isinstance(one, tuple) else one
 
     heads = (made(one, layout, SIZES["S"]) for one in signature[:count])

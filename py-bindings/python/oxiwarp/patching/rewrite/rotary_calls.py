@@ -32,8 +32,6 @@ from .rotary import (
 )
 
 Own = Callable[..., Any]
-NO_ARGUMENTS = ("function", "target")
-"""Operands of a call that are no arguments of the rotary function."""
 MOST_SHAPES = 1024
 """Most entries of `RotaryCalls.known`."""
 compiling = torch.compiler.is_compiling
@@ -251,7 +249,7 @@ class RotaryCalls:
         signature = signature_of_call(args)
         if why := unknown_in(signature):
             return why
-        names = [name for name in given if name not in NO_ARGUMENTS]
+        names = names_of(tuple(given))
         fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
 
         def found(few: bool) -> Rotation | None:
@@ -284,7 +282,7 @@ class RotaryCalls:
             given["a0"] = x.viewed("__getitem__", (index,)) if isinstance(x, Normed) else x[index]
             found = self.rotation(at, own, given)
             if isinstance(found, Rotation) and first < last and self.takes_part(found, dim):
-                leaves = leaves_of(tuple(value for name, value in given.items() if name not in ("function", "a0")))
+                leaves = leaves_of(arguments(given)[1:])
                 run = functools.partial(normed, found, (x,), found.tables(leaves, x.dtype), self.mode, offset=first)
                 made = self.attempt(at, lambda: run()[0])
                 if made is not None:
@@ -320,8 +318,14 @@ class RotaryCalls:
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a rotary function."""
-    return tuple([value for name, value in given.items() if name not in NO_ARGUMENTS])
+    """Return the arguments of a rotary function, in its order. `given` has them in the order of their evaluation."""
+    return tuple([given[name] for name in names_of(tuple(given))])
+
+
+@functools.cache
+def names_of(operands: tuple[str, ...]) -> list[str]:
+    """Return the names of the arguments of a rotary function: "a0", "a1" and so on, without those of constants."""
+    return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
@@ -392,9 +396,7 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     return outs
 
 
-def rotate_tensors(
-    how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str
-) -> tuple[Tensor, ...]:
+def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both, after their norms."""
     own = tuple([as_rows(computed(x)) for x in heads])
     if how.form == "matrices" and needs_grad(*own):  # `rope` has the gradient of a rotation, not of any matrix

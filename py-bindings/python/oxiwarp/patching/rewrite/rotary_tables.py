@@ -73,7 +73,12 @@ def columns_of(table: Tensor, part: str) -> Tensor:
     """Return the columns that `part` names, copied if they are not adjacent."""
     if part != "all":
         half = table.shape[-1] // 2
-        columns = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "first": slice(half), "second": slice(half, None)}
+        columns = {
+            "even": slice(0, None, 2),
+            "odd": slice(1, None, 2),
+            "first": slice(half),
+            "second": slice(half, None),
+        }
         table = table[..., columns[part]]
     return table if table.stride(-1) == 1 else table.contiguous()
 
