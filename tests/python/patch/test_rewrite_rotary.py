@@ -12,9 +12,9 @@ from torch import nn
 
 import oxiwarp
 from oxiwarp.patching.class_swap import base_of
+from oxiwarp.patching.rewrite.deferred import Normed
 from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
 from oxiwarp.patching.rewrite.rotary import leaves_of, rotation_of, signature_of
-from oxiwarp.patching.rewrite.rotary_calls import Normed
 
 PROGRAMS = 80
 """Random methods per test."""

@@ -21,8 +21,8 @@ from oxiwarp.patching.class_swap import Unsuitable, base_of, replace
 from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.norms.recognise import is_candidate, recognise
 from oxiwarp.patching.rewrite.calls import Calls
+from oxiwarp.patching.rewrite.deferred import Deferred, Normed, computed
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
-from oxiwarp.patching.rewrite.rotary_calls import Deferred, Normed, computed
 from oxiwarp.patching.sites import RAN, sites_of
 
 MOST_UNEQUAL = 0.05

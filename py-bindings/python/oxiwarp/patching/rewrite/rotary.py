@@ -158,7 +158,7 @@ class Rotation(NamedTuple):
             offset=self.offset(heads[0], leaves),
             mode=mode if mode == "fast" else self.mode,
         )
-        results = made if isinstance(made, tuple) else (made,)
+        results: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
         if self.variant == "apart":
             results = tuple(parted(x, self.rotary_dim) for x in results)
         if first:
@@ -228,7 +228,8 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
     """Return what `function` computes for arguments with this signature, or None if `oxiwarp.rope` does not compute it.
 
-    `few` says that the tables have fewer tokens than the queries. The function runs on the CPU. The caller's torch modes, such as fake tensors, do not apply to it.
+    `few` says that the tables have fewer tokens than the queries. The function runs on the CPU. The caller's torch
+    modes, such as fake tensors, do not apply to it.
     """
     with ExitStack() as stack:
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
@@ -314,7 +315,7 @@ def match(
             return None
     columns = heads[0].shape[-1]
     for choice, part in itertools.product(choices(leaves, len(dims), columns, heads[0].dtype), tokens):
-        found = Rotation(count, layout, dims, *choice, tokens=part)
+        found = Rotation(count, layout, dims, *choice)._replace(tokens=part)
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # the operator does not take these arguments
