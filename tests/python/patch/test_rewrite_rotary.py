@@ -62,6 +62,16 @@ class Joint(Attention):
         return q, k
 
 
+class Wide(Attention):
+    """The input of a norm is cast to float32, and its result back, as in Kandinsky 5. One norm is not rotated."""
+
+    def forward(self, q, k, tables):
+        q = self.norm_q(q.float()).type_as(q)
+        k = self.norm_k(k.float()).to(dtype=k.dtype).transpose(1, 2)
+        q = rotate_pairs(q, tables)
+        return q, k
+
+
 class AcrossHeads(Attention):
     """The norms are over all heads, and the function is nested, as in Wan."""
 
@@ -291,6 +301,25 @@ def test_other_methods(cls, dtype):
                 assert (made != own).float().mean() <= both_ways.MOST_UNEQUAL
     kernels = sum(counts["kernel"] for counts in both_ways.outcomes(model).values())
     assert (kernels > 0) == (cls is not Closure)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm], ids=lambda norm: norm.__name__)
+def test_norms_of_a_float32_input(norm, dtype):
+    """The casts around a norm are part of the norm, if its weight has the dtype of the operand."""
+    source = rewritten_from(Wide.forward).source
+    assert source.count("float()") == source.count("type_as") == 0 and source.count("True)") == 2
+    found, reasons = run_both_ways(Wide(norm).to(dtype), heads(dtype), heads(dtype), rotary_models.tables())
+    norms = 2 if norm is nn.RMSNorm or dtype == torch.float32 else 0
+    both_ways.rewrite_all(model := Wide(norm).to(dtype), cpu_kernels=True)
+    assert len(found) == 1 + norms // 2, reasons
+    q, k, tables = heads(dtype), heads(dtype), rotary_models.tables()
+    if norm is nn.RMSNorm:
+        model.norm_q.float()  # the fused norm of torch has another order of sums
+    with torch.no_grad():
+        for own, made in zip(Wide.forward(model, q, k, tables), model(q, k, tables), strict=True):
+            assert own.dtype == made.dtype and (own.shape, own.stride()) == (made.shape, made.stride())
+            torch.testing.assert_close(own, made)
 
 
 def test_columns_that_a_function_does_not_read():

@@ -20,6 +20,7 @@ from oxiwarp.patching import named_parts
 from oxiwarp.patching.class_swap import Unsuitable, base_of, replace
 from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.norms.recognise import is_candidate, recognise
+from oxiwarp.patching.rewrite import deferred
 from oxiwarp.patching.rewrite.calls import Calls
 from oxiwarp.patching.rewrite.deferred import Deferred, Normed, computed
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
@@ -88,7 +89,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
         def run(self: Calls, at: Any, own: Any, *options: Any, **given: Any) -> Any:
             before = Counter(self.site(at).outcomes)
             if name == "head_norm":  # its arguments are the norm and its operand
-                return record(self, at, before, original(self, at, own, *options), own(*options))
+                return record(self, at, before, original(self, at, own, *options), deferred.original(own, *options))
             if name == "rotary_part":
                 copies = [{**given, "a0": computed(given["a0"]).clone()} for _ in range(2)]
                 made = original(self, at, own, *options, **(given if isinstance(given["a0"], Deferred) else copies[0]))
@@ -129,7 +130,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
         setattr(Calls, name, simple(name))
     Calls.sum_and_norm = sum_and_norm  # type: ignore[method-assign]
     now = Normed.now
-    Normed.now = lambda self: self.seen(self.module(self.own))  # type: ignore[method-assign]
+    Normed.now = Normed.original  # type: ignore[method-assign]
     try:
         yield
     finally:

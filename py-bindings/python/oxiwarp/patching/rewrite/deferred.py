@@ -35,15 +35,15 @@ class Deferred:
 class Normed(Deferred):
     """The norm of a tensor, or a view of the norm's result."""
 
-    def __init__(self, module: nn.Module, norm: Norm, x: Tensor) -> None:
-        self.module, self.norm, self.own, self.x = module, norm, x, x
+    def __init__(self, module: nn.Module, norm: Norm, x: Tensor, wide: bool = False) -> None:
+        self.module, self.norm, self.own, self.x, self.wide = module, norm, x, x, wide
         self.views: list[tuple[str, tuple[Any, ...]]] = []
         """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
         self.shape, self.dtype = x.shape, x.dtype
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
-        made = Normed(self.module, self.norm, self.own)
+        made = Normed(self.module, self.norm, self.own, self.wide)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made
@@ -75,15 +75,19 @@ class Normed(Deferred):
             made = getattr(made, name)(*args)
         return made
 
+    def original(self) -> Tensor:
+        """Compute the norm with the module."""
+        return self.seen(original(self.module, self.own, self.wide))
+
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
-            return self.seen(self.module(self.own))
+            return self.original()
         try:  # this operator has the order of sums of the original norm
             return self.kernel()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            return self.seen(self.module(self.own))
+            return self.original()
 
     @property
     def across_heads(self) -> bool:
@@ -99,6 +103,8 @@ class Normed(Deferred):
             return None
         if kind == "layer_norm":
             return ("layer_norm", eps, self.across_heads) if is_exactly(self.module, nn.LayerNorm) else None
+        if self.wide and self.dtype != FLOAT:  # torch composes the norm, because input and weight differ in dtype
+            return "mochi_rms_norm", eps, self.across_heads
         if is_exactly(self.module, nn.RMSNorm):
             return ("rms_norm", eps, self.across_heads) if rounding == "once" else None
         composed = "llama_rms_norm" if rounding == "before_weight" or self.dtype == FLOAT else "mochi_rms_norm"
@@ -138,13 +144,23 @@ def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
     return cat([computed(one) for one in tensors], dim)
 
 
-def deferred(module: Any, x: Any, cpu_kernels: bool) -> Any:
-    """Return a `Normed` for `module(x)` if `oxiwarp.qk_norm_rope` may compute it, or the result of `module(x)`."""
+def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
+    """Return a `Normed` for the norm of `x` if `oxiwarp.qk_norm_rope` may compute it, or the norm's result.
+
+    The norm is `module(x)`, or with `wide` `module(x.float()).type_as(x)`.
+    """
     if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
-        return module(x)
+        return original(module, x, wide)
     norm = norm_of(module, x, wide=False, modulated=False)
-    made = Normed(module, norm, x) if isinstance(norm, Norm) else None
-    return module(x) if made is None or made.kind() is None else made
+    made = Normed(module, norm, x, wide) if isinstance(norm, Norm) else None
+    if wide and x.dtype != FLOAT and (made is None or made.norm.weight is None or not is_exactly(module, nn.RMSNorm)):
+        made = None
+    return original(module, x, wide) if made is None or made.kind() is None else made
+
+
+def original(module: Any, x: Any, wide: bool = False) -> Any:
+    """Compute a norm with its module. `wide` is as for `deferred`."""
+    return module(x.float()).type_as(x) if wide else module(x)
 
 
 def rejected(x: Any, cpu_kernels: bool) -> str | None:
@@ -154,4 +170,4 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
     return unusable(x, cpu_kernels, permuted=True)
 
 
-__all__ = ["Deferred", "Joined", "Normed", "computed", "deferred", "joined", "rejected"]
+__all__ = ["Deferred", "Joined", "Normed", "computed", "deferred", "joined", "original", "rejected"]

@@ -15,12 +15,14 @@ from .rotary_rewriter import (
     ROTARY_PAIR,
     ROTARY_PART,
     Deferring,
+    WideNorms,
     assigned,
     head_norms,
     local_functions,
     next_rotation,
     part_of,
     rotary_chain,
+    wideness,
 )
 
 SUM_AND_NORM = "sum_and_norm"
@@ -144,10 +146,11 @@ class Rewriting:
         """Rewrite the method."""
         for block in list(blocks(self.tree)):
             self.rewrite(block)
+        WideNorms().visit(self.tree)
         Deferring(self.tree).run()
         for call in head_norms(self.tree):
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
-            call.args = [ast.Constant(at), call.func, *call.args]
+            call.args = [ast.Constant(at), call.func, *call.args, *wideness(call)]
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
         if self.found:
             check_source(self.own)

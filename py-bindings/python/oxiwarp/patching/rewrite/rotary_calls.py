@@ -159,19 +159,19 @@ class RotaryCalls:
         known = found.number == 1 and found.whole and found.form != "matrices"
         return known and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
-    def deferred_norm(self, module: Any, x: Any) -> Any:
-        """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
-        return deferred(module, computed(x), self.cpu_kernels)
+    def deferred_norm(self, module: Any, x: Any, wide: bool = False) -> Any:
+        """Compute the norm of queries or keys, or return a `Normed`. `wide` is as for `deferred`."""
+        return deferred(module, computed(x), self.cpu_kernels, wide)
 
-    def head_norm(self, at: int, module: Any, x: Any) -> Any:
-        """Compute `module(x)`, a norm of queries or keys, with a kernel that adds in the module's order, or with it."""
-        made = deferred(module, x, self.cpu_kernels)
+    def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
+        """Compute a norm of queries or keys with a kernel that adds in the module's order, or with the module."""
+        made = deferred(module, x, self.cpu_kernels, wide)
         if not isinstance(made, Normed):
             if not compiling():
                 self.site(at).note("the norm has another formula, or the operand has no kernel")
             return made
         found = self.attempt(at, made.kernel)
-        return module(x) if found is None else found
+        return made.original() if found is None else found
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
