@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from .flow import Block, Read, blocks, evaluated_once, is_self
+from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
 from .rotary_rewriter import (
@@ -15,14 +16,11 @@ from .rotary_rewriter import (
     ROTARY_PAIR,
     ROTARY_PART,
     Deferring,
-    WideNorms,
     assigned,
-    head_norms,
     local_functions,
     next_rotation,
     part_of,
     rotary_chain,
-    wideness,
 )
 
 SUM_AND_NORM = "sum_and_norm"

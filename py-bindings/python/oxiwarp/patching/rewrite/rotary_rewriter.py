@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .flow import Aliases, Block, Read, aliases_of
+from .head_norms import wideness
 from .method import PREFIX
-from .patterns import Chain, is_norm_call, is_product, is_value, without_cast, without_float
+from .patterns import Chain, is_norm_call, is_product, is_value, without_cast
 
 ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
@@ -15,8 +16,6 @@ DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joine
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
-HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|query|key)_?(norm|layernorm))$")
-"""Names of norms of queries and keys."""
 VIEWS = ("transpose", "unflatten")
 """Methods of a tensor that `Deferred` has too."""
 
@@ -413,49 +412,6 @@ def is_cat(node: ast.AST) -> bool:
     )
 
 
-def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return the norms of queries and keys that are not deferred."""
-    return [node for node in ast.walk(tree) if is_head_norm(node)]  # type: ignore[misc]
-
-
-class WideNorms(ast.NodeTransformer):
-    """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks this call. `wideness` reads the mark.
-
-    `Deferring` or `head_norms` must find the call later, because a marked call alone is not the original expression.
-    """
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace a norm of queries or keys with the casts around it."""
-        norm, target = without_cast(self.generic_visit(node))  # type: ignore[arg-type]
-        if target is None or not is_head_norm(norm):
-            return node
-        assert isinstance(norm, ast.Call)
-        x, wide = without_float(norm.args[0])
-        root = target.value if isinstance(target, ast.Attribute) and target.attr == "dtype" else target
-        casts_back = isinstance(target, ast.Attribute) or node.func.attr == "type_as"  # type: ignore[attr-defined]
-        names = [one.id for one in (x, root) if isinstance(one, ast.Name)]
-        if not wide or not casts_back or len(names) != 2 or names[0] != names[1]:
-            return node
-        made: Any = ast.copy_location(ast.Call(norm.func, [x], []), node)
-        made.wide = True
-        return made  # type: ignore[no-any-return]
-
-
-def wideness(norm: ast.Call) -> list[ast.expr]:
-    """Return the last argument of the call that computes a norm in the place of `norm`, or nothing."""
-    return [ast.Constant(True)] if getattr(norm, "wide", False) else []
-
-
-def is_head_norm(node: ast.AST) -> bool:
-    """Whether the node calls a norm of queries or keys."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and HEAD_NORM.search(node.func.attr) is not None
-        and is_norm_call(node)
-    )
-
-
 def index_of(block: list[ast.stmt], statement: ast.stmt) -> int:
     """Return the index of a statement in a block."""
     return next(at for at, one in enumerate(block) if one is statement)
@@ -466,12 +422,9 @@ __all__ = [
     "ROTARY_PAIR",
     "ROTARY_PART",
     "Deferring",
-    "WideNorms",
     "assigned",
-    "head_norms",
     "local_functions",
     "next_rotation",
     "part_of",
     "rotary_chain",
-    "wideness",
 ]
