@@ -431,5 +431,5 @@ def test_normed_is_private():
     """Only the functions in this package see a `Normed`: it has no operators that would hide a mistake."""
     public = {name for name in vars(Normed) if not name.startswith("_")}
     views = {"viewed", "transpose", "unflatten", "seen"}
-    assert public <= {*views, "parts", "now", "kernel", "original", "across_heads", "kind"}
+    assert public <= {*views, "parts", "now", "kernel", "original", "across_heads", "kind", "name_of_norm"}
     assert not inspect.isabstract(Normed)

@@ -7,8 +7,9 @@ import pytest
 import rotary_models
 import torch
 from both_ways import run_both_ways
-from rotary_models import Attention, heads, rope_matrices, rope_of_wan, rope_patches, rope_swapped
+from rotary_models import Attention, heads, rope_complex, rope_matrices, rope_of_wan, rope_patches, rope_swapped
 
+import oxiwarp
 from oxiwarp.patching.rewrite import rotary, rotary_tables
 from oxiwarp.patching.rewrite.rotary_tables import once
 
@@ -33,6 +34,15 @@ class Patches(Attention):
         q = self.norm_q(q)
         k = self.norm_k(k)
         q, k = rope_patches(q, k, cos, sin)
+        return q, k
+
+
+class Float64(Attention):
+    """Computes in float64, as in Lumina 2."""
+
+    def forward(self, q, k, table):
+        q = rope_complex(q, table)
+        k = rope_complex(k, table)
         return q, k
 
 
@@ -84,6 +94,22 @@ def test_tables_with_few_tokens(dtype):
     for start in (2, 0, 1):
         found, _ = run_both_ways(Patches().to(dtype), heads(dtype), heads(dtype), cos[start:], sin[start:])
         assert [one.op for one in found] == ["qk_norm_rope, rope"] * 2, start
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_rotation_in_float64(mode, dtype):
+    """A float32 kernel may give other bits, so it needs `mode="fast"` and a result with 16 bits."""
+    model, angles = Float64().to(dtype), torch.randn(S, D // 2, dtype=torch.float64)
+    args = heads(dtype), heads(dtype), torch.polar(torch.ones_like(angles), angles)
+    report = oxiwarp.patch(model, cpu_kernels=True, mode=mode)
+    with torch.no_grad():
+        for own, made in zip(Float64.forward(model, *args), model(*args), strict=True):
+            assert float((own - made).abs().max()) <= (0 if dtype == torch.float32 else 2**-6)
+            assert float((own != made).float().mean()) <= 0.01
+    (row,) = [row for row in report.ran() if row.line]
+    assert (row.kernels == 1) == (mode == "fast" and dtype == torch.bfloat16)
+    assert all("float64" in reason for reason in row.fallbacks)
 
 
 def test_order_of_arguments():

@@ -5,6 +5,7 @@ rotary embedding then computes both in one kernel. If there is no such kernel, t
 kernel or by the module.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +41,11 @@ class Normed(Deferred):
         self.views: list[tuple[str, tuple[Any, ...]]] = []
         """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
         self.shape, self.dtype = x.shape, x.dtype
+        self.name = self.name_of_norm()
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
-        made = Normed(self.module, self.norm, self.own, self.wide)
+        made = copy.copy(self)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made
@@ -96,19 +98,23 @@ class Normed(Deferred):
 
     def kind(self) -> tuple[str, float, bool] | None:
         """Return name, eps and `across_heads` for `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
-        kind, weight, bias, eps, offset, rounding = self.norm
-        if any(part is not None and part.shape != self.own.shape[-1:] for part in (weight, bias)) or offset:
+        return None if self.name is None else (self.name, self.norm.eps, self.across_heads)
+
+    def name_of_norm(self) -> str | None:
+        """Return the name of the norm in `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
+        kind, weight, bias, _, offset, rounding = self.norm
+        columns, dtype = self.own.shape[-1:], self.dtype
+        if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
             return None
-        if any(part is not None and part.dtype != self.dtype for part in (weight, bias)):
+        if bias is not None and (bias.shape != columns or bias.dtype != dtype):
             return None
         if kind == "layer_norm":
-            return ("layer_norm", eps, self.across_heads) if is_exactly(self.module, nn.LayerNorm) else None
-        if self.wide and self.dtype != FLOAT:  # torch composes the norm, because input and weight differ in dtype
-            return "mochi_rms_norm", eps, self.across_heads
+            return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
+        if self.wide and dtype != FLOAT:  # torch composes the norm, because input and weight differ in dtype
+            return "mochi_rms_norm"
         if is_exactly(self.module, nn.RMSNorm):
-            return ("rms_norm", eps, self.across_heads) if rounding == "once" else None
-        composed = "llama_rms_norm" if rounding == "before_weight" or self.dtype == FLOAT else "mochi_rms_norm"
-        return composed, eps, self.across_heads
+            return "rms_norm" if rounding == "once" else None
+        return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
 
 
 class Joined(Deferred):
@@ -155,7 +161,7 @@ def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
     made = Normed(module, norm, x, wide) if isinstance(norm, Norm) else None
     if wide and x.dtype != FLOAT and (made is None or made.norm.weight is None or not is_exactly(module, nn.RMSNorm)):
         made = None
-    return original(module, x, wide) if made is None or made.kind() is None else made
+    return original(module, x, wide) if made is None or made.name is None else made
 
 
 def original(module: Any, x: Any, wide: bool = False) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from .patterns import is_norm_call, without_cast, without_float
 
-HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|query|key)_?(norm|layernorm))$")
+HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|qk|query|key)_?(norm|layernorm))$")
 """Names of norms of queries and keys."""
 
 

@@ -30,7 +30,8 @@ FEW = SIZES["S"] - 1
 FORMS = {1: ("chunks", "angles", "wide_angles"), 2: ("pair", "swapped")}
 """What real tables may contain, by their number. "pair": cosines and sines. "swapped": sines and cosines. "chunks":
 cosines and sines, in the two halves of the columns. "angles": the function computes cosines and sines, in the dtype of
-the table or ("wide_angles") in float32. Another form, "matrices", has a 2 x 2 matrix for each pair of columns."""
+the table or ("wide_angles") in float32. Other forms are "complex", "wide_complex" (complex128, so that the function
+computes in float64) and "matrices" (a 2 x 2 matrix for each pair of columns)."""
 VARIANTS = ("back", "last", "apart")
 """Rare kinds of rotations. "back": by the negative angle. "last": of the last columns instead of the first ones.
 "apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones."""
@@ -64,7 +65,7 @@ class Rotation(NamedTuple):
     dims: str
     """The same for the tables. "1" is a dimension of size 1."""
     form: str
-    """What the tables contain: "complex", "matrices", or one of `FORMS`."""
+    """What the tables contain, see `FORMS`."""
     casts: bool
     """Whether the function casts float32 tables to the dtype of the queries."""
     parts: tuple[str, str]
@@ -332,8 +333,9 @@ def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dt
     """
     single, whole = leaves[0].dtype == torch.float32, ("all", "all")
     if leaves[0].is_complex():
-        if leaves[0].dtype == torch.complex64 and (size := 2 * leaves[0].shape[-1]) <= columns:
-            yield "complex", False, whole, True, None if size == columns else size, "exact"
+        form = "complex" if leaves[0].dtype == torch.complex64 else "wide_complex"
+        if len(leaves) == 1 and (size := 2 * leaves[0].shape[-1]) <= columns:
+            yield form, False, whole, True, None if size == columns else size, "exact"
         return
     if leaves[0].dim() == rank + 3:
         if len(leaves) == 1 and (size := 2 * leaves[0].shape[-3]) <= columns:

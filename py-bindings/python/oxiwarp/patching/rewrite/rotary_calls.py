@@ -13,6 +13,7 @@ from ...ops._register import PLAIN, may_write, needs_grad
 from ..fusions.core.operands import as_rows
 from ..sites import Site
 from .deferred import Deferred, Joined, Normed, computed, deferred, rejected
+from .operands import FLOAT
 from .rotary import (
     CONSTANTS,
     Rotation,
@@ -26,6 +27,7 @@ from .rotary import (
 )
 
 Own = Callable[..., Any]
+IN_FLOAT64 = "the rotary function computes in float64; mode='fast' rotates 16-bit tensors in float32"
 MOST_SHAPES = 1024
 """Most entries of `RotaryCalls.known`."""
 compiling = torch.compiler.is_compiling
@@ -120,6 +122,8 @@ class RotaryCalls:
         made = found(False)
         if made is not None and made.has_few_tokens(args):
             made = found(True)
+        if made is not None and made.form == "wide_complex" and (self.mode != "fast" or given["a0"].dtype == FLOAT):
+            return IN_FLOAT64
         return unrecognised(signature) if made is None else made
 
     def rotary_part(
@@ -227,19 +231,19 @@ def identity(function: Any) -> Any:
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If a kernel computes the norms and the rotation together, run it."""
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
-    if plain or how.joint is None or not any(isinstance(x, Deferred) for x in heads):
+    if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
-    tokens = how.joint
-    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
-    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+    if all([isinstance(x, Tensor | Normed) for x in heads]):
+        streams: list[tuple[Any, ...]] | None = [heads]
+    elif how.tokens != "all" or (streams := streams_of(how, heads)) is None:
         return rotate_tensors(how, heads, leaves, mode)
-    streams = list(zip(*parts, strict=True))
-    offset = how.offset(heads[0], leaves)
-    if (offset is not None and len(streams) > 1) or (how.form == "matrices" and recorded(streams)):
+    if how.form == "matrices" and recorded(streams):
         return rotate_tensors(how, heads, leaves, mode)
-    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
+    tables = how.tables(leaves, heads[0].dtype)
     if len(streams) == 1:
-        return normed(how, streams[0], tables, mode, offset=offset)
+        return normed(how, streams[0], tables, mode, offset=how.offset(heads[0], leaves))
+    tokens = how.joint
+    sizes = [stream[0].shape[tokens] for stream in streams]
     if recorded(streams):
         made = [normed(how, stream, cut(how, tables, sizes, at), mode) for at, stream in enumerate(streams)]
         return tuple(torch.cat(ones, tokens) for ones in zip(*made, strict=True))
@@ -251,6 +255,16 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
         places = tuple(out.narrow(tokens, sum(sizes[:at]), sizes[at]) for out in outs)
         normed(how, stream, cut(how, tables, sizes, at), mode, places)
     return outs
+
+
+def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
+    """Return the parts of concatenated queries and keys, or None if they are not concatenated alike, by tokens."""
+    tokens = how.joint
+    assert tokens is not None
+    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
+    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+        return None
+    return list(zip(*parts, strict=True))
 
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
@@ -293,7 +307,7 @@ def normed(
     tokens than the queries.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
-    if any(kind != kinds[0] for kind in kinds):
+    if kinds[-1] != kinds[0]:
         outs: list[Any] = [None] * len(heads) if out is None else [(one,) for one in out]
         return tuple(normed(how, (one,), tables, mode, place)[0] for one, place in zip(heads, outs, strict=True))
     options: dict[str, Any] = {"norm": None}

@@ -62,6 +62,8 @@ def cosines_and_sines(table: Tensor, form: str) -> Tables:
     if form in ("angles", "wide_angles"):
         angles = table.float() if form == "wide_angles" else table
         return angles.cos(), angles.sin()
+    if form == "wide_complex":
+        return (table.to(torch.complex64),)
     if form == "matrices":  # any matrix ((a, b), (c, d)): cosines (a, d), sines (-b, c)
         own = table.float()
         sines = torch.stack((-own[..., 0, 1], own[..., 1, 0]), dim=-1)
