@@ -233,11 +233,10 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
-    if all([isinstance(x, Tensor | Normed) for x in heads]):
-        streams: list[tuple[Any, ...]] | None = [heads]
-    elif how.tokens != "all" or (streams := streams_of(how, heads)) is None:
-        return rotate_tensors(how, heads, leaves, mode)
-    if how.form == "matrices" and recorded(streams):
+    streams = [heads]
+    if any([isinstance(x, Joined) for x in heads]):
+        streams = streams_of(how, heads) if how.tokens == "all" else []
+    if not streams or (how.form == "matrices" and recorded(streams)):
         return rotate_tensors(how, heads, leaves, mode)
     tables = how.tables(leaves, heads[0].dtype)
     if len(streams) == 1:
@@ -257,13 +256,13 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     return outs
 
 
-def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
-    """Return the parts of concatenated queries and keys, or None if they are not concatenated alike, by tokens."""
+def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return the parts of concatenated queries and keys, or nothing if they are not concatenated alike, by tokens."""
     tokens = how.joint
     assert tokens is not None
     parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
     if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
-        return None
+        return []
     return list(zip(*parts, strict=True))
 
 
