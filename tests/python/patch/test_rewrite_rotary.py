@@ -6,14 +6,15 @@ import both_ways
 import pytest
 import rotary_models
 import torch
-from rotary_models import Attention, OwnRMSNorm, rotate_in_float32, rotate_pairs
+from both_ways import run_both_ways
+from rotary_models import Attention, OwnRMSNorm, heads, rotate_in_float32, rotate_pairs
 from torch import nn
 
 import oxiwarp
 from oxiwarp.patching.class_swap import base_of
+from oxiwarp.patching.rewrite.deferred import Normed
 from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
-from oxiwarp.patching.rewrite.rotary import rotation_of, signature_of
-from oxiwarp.patching.rewrite.rotary_calls import Normed
+from oxiwarp.patching.rewrite.rotary import leaves_of, rotation_of, signature_of
 
 PROGRAMS = 80
 """Random methods per test."""
@@ -58,6 +59,16 @@ class Joint(Attention):
         if tables is not None:
             q = rotate_pairs(q, tables)
             k = rotate_pairs(k, tables)
+        return q, k
+
+
+class Wide(Attention):
+    """The input of a norm is cast to float32, and its result back, as in Kandinsky 5. One norm is not rotated."""
+
+    def forward(self, q, k, tables):
+        q = self.norm_q(q.float()).type_as(q)
+        k = self.norm_k(k.float()).to(dtype=k.dtype).transpose(1, 2)
+        q = rotate_pairs(q, tables)
         return q, k
 
 
@@ -175,24 +186,6 @@ def rotate_heads_first(q, k, cos, sin):
     return tuple(x * cos + rotary_models.rotated_half(x) * sin for x in (q, k))
 
 
-def heads(dtype, tokens=S):
-    return torch.randn(B, tokens, H, D).to(dtype)
-
-
-def run_both_ways(model, *args):
-    """Return the comparisons of the model's chains, and its kernels and reasons. The result has the original bits."""
-    found = []
-    with torch.no_grad():
-        stock = model(*args)
-        with both_ways.both_ways(found):
-            both_ways.rewrite_all(model, cpu_kernels=True, remark=f"run {next(both_ways.RUNS)}")
-            made = model(*args)
-    assert all(torch.equal(a, b) for a, b in zip(made, stock, strict=True))
-    assert all(one.agrees for one in found), found
-    outcomes = both_ways.outcomes(model)
-    return found, {reason: count for counts in outcomes.values() for reason, count in counts.items()}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm, nn.LayerNorm], ids=lambda norm: norm.__name__)
 @pytest.mark.parametrize("cls", [Pairs, Separate, Joint, AcrossHeads, Decoder])
@@ -245,18 +238,28 @@ def test_joint_tokens():
         ("rope_complex", lambda x: (x, torch.randn(S, D // 2, dtype=torch.complex64))),
         ("rope_angles", lambda x: (x, torch.randn(S, D // 2))),
         ("rope_chunks", lambda x: (x, torch.randn(S, 2 * D).to(x.dtype))),
+        ("rope_matrices", lambda x: (x, torch.randn(B, S, 1, D // 2, 2, 2))),
+        ("rope_matrices", lambda x: (x, torch.randn(S, 1, D // 2, 2, 2).to(x.dtype))),
+        ("rope_matrices_written_out", lambda x: (x, x[:, :, :1], torch.randn(B, S, 1, D // 2, 2, 2))),
+        ("rope_matrices_written_out", lambda x: (*2 * (x.transpose(1, 2),), torch.randn(1, 1, S, D // 2, 2, 2))),
+        ("rope_wide_angles", lambda x: (x, torch.randn(S, D // 2).to(x.dtype))),
+        ("rope_swapped", lambda x: (x, *(torch.randn(S, D // 2).to(x.dtype) for _ in range(2)))),
+        ("rope_back", lambda x: (x, x[:, :, :1], *rotary_models.tables(x.dtype))),
+        ("rope_last", lambda x: (x, *(torch.randn(S, D // 4) for _ in range(2)))),
+        ("rope_apart", lambda x: (x, x[:, :, :1], *rotary_models.tables(x.dtype))),
+        ("rope_patches", lambda x: (x, x, *(table[2:] for table in rotary_models.tables(x.dtype)))),
+        ("rope_prompt", lambda x: (x, *(table[2:] for table in rotary_models.tables(x.dtype)))),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_probe(name, args, dtype):
     """A rotation that the probe finds gives the function's values for other arguments with the signature."""
     function, given = getattr(rotary_models, name), args(heads(dtype))
-    found = rotation_of(function, signature_of(given))
+    found = rotation_of(function, signature_of(given), few=name in ("rope_patches", "rope_prompt"))
     assert found is not None
     own = function(*given)
-    own = own if isinstance(own, tuple) else (own,)
-    leaves = [x for arg in given[found.number :] for x in (arg if isinstance(arg, tuple) else (arg,))]
-    made = found.rotate(given[: found.number], tuple(x for x in leaves if isinstance(x, torch.Tensor)), "exact")
+    own = (own,) if isinstance(own, torch.Tensor) else own
+    made = found.rotate(given[: found.number], leaves_of(given[found.number :]), "exact")
     for a, b in zip(made, own, strict=True):
         if name == "rope_complex":  # the kernel has torch's fused multiply-add on a GPU
             torch.testing.assert_close(a, b)
@@ -298,6 +301,25 @@ def test_other_methods(cls, dtype):
                 assert (made != own).float().mean() <= both_ways.MOST_UNEQUAL
     kernels = sum(counts["kernel"] for counts in both_ways.outcomes(model).values())
     assert (kernels > 0) == (cls is not Closure)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm], ids=lambda norm: norm.__name__)
+def test_norms_of_a_float32_input(norm, dtype):
+    """The casts around a norm are part of the norm, if its weight has the dtype of the operand."""
+    source = rewritten_from(Wide.forward).source
+    assert source.count("float()") == source.count("type_as") == 0 and source.count("True)") == 2
+    found, reasons = run_both_ways(Wide(norm).to(dtype), heads(dtype), heads(dtype), rotary_models.tables())
+    norms = 2 if norm is nn.RMSNorm or dtype == torch.float32 else 0
+    both_ways.rewrite_all(model := Wide(norm).to(dtype), cpu_kernels=True)
+    assert len(found) == 1 + norms // 2, reasons
+    q, k, tables = heads(dtype), heads(dtype), rotary_models.tables()
+    if norm is nn.RMSNorm:
+        model.norm_q.float()  # the fused norm of torch has another order of sums
+    with torch.no_grad():
+        for own, made in zip(Wide.forward(model, q, k, tables), model(q, k, tables), strict=True):
+            assert own.dtype == made.dtype and (own.shape, own.stride()) == (made.shape, made.stride())
+            torch.testing.assert_close(own, made)
 
 
 def test_columns_that_a_function_does_not_read():
@@ -408,5 +430,6 @@ def test_random_methods(tmp_path):
 def test_normed_is_private():
     """Only the functions in this package see a `Normed`: it has no operators that would hide a mistake."""
     public = {name for name in vars(Normed) if not name.startswith("_")}
-    assert public <= {"viewed", "transpose", "unflatten", "parts", "now", "kernel", "seen", "across_heads", "kind"}
+    views = {"viewed", "transpose", "unflatten", "seen"}
+    assert public <= {*views, "parts", "now", "kernel", "original", "across_heads", "kind", "name_of_norm"}
     assert not inspect.isabstract(Normed)

@@ -20,9 +20,10 @@ from oxiwarp.patching import named_parts
 from oxiwarp.patching.class_swap import Unsuitable, base_of, replace
 from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.norms.recognise import is_candidate, recognise
+from oxiwarp.patching.rewrite import deferred
 from oxiwarp.patching.rewrite.calls import Calls
+from oxiwarp.patching.rewrite.deferred import Deferred, Normed, computed
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
-from oxiwarp.patching.rewrite.rotary_calls import Deferred, Normed, computed
 from oxiwarp.patching.sites import RAN, sites_of
 
 MOST_UNEQUAL = 0.05
@@ -88,7 +89,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
         def run(self: Calls, at: Any, own: Any, *options: Any, **given: Any) -> Any:
             before = Counter(self.site(at).outcomes)
             if name == "head_norm":  # its arguments are the norm and its operand
-                return record(self, at, before, original(self, at, own, *options), own(*options))
+                return record(self, at, before, original(self, at, own, *options), deferred.original(own, *options))
             if name == "rotary_part":
                 copies = [{**given, "a0": computed(given["a0"]).clone()} for _ in range(2)]
                 made = original(self, at, own, *options, **(given if isinstance(given["a0"], Deferred) else copies[0]))
@@ -129,7 +130,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
         setattr(Calls, name, simple(name))
     Calls.sum_and_norm = sum_and_norm  # type: ignore[method-assign]
     now = Normed.now
-    Normed.now = lambda self: self.seen(self.module(self.own))  # type: ignore[method-assign]
+    Normed.now = Normed.original  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -185,6 +186,19 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
             torch.manual_seed(0)
             made = first(model(**arguments))
     return found, outcomes(model), torch.equal(made.nan_to_num(), stock.nan_to_num())
+
+
+def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[str, int]]:
+    """Return the comparisons of the model's chains, and its kernels and reasons. The result has the original bits."""
+    found: list[Comparison] = []
+    with torch.no_grad():
+        stock = model(*args)
+        with both_ways(found):
+            rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
+            made = model(*args)
+    assert all(torch.equal(a, b) for a, b in zip(made, stock, strict=True))
+    assert all(one.agrees for one in found), found
+    return found, {reason: count for counts in outcomes(model).values() for reason, count in counts.items()}
 
 
 def main(library: str, names: list[str]) -> int:

@@ -7,8 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-HEADS, COLUMNS, TOKENS = 3, 16, 5
+BATCH, HEADS, COLUMNS, TOKENS = 2, 3, 16, 5
 WIDTH = HEADS * COLUMNS
+
+
+def heads(dtype: torch.dtype, tokens: int = TOKENS) -> Tensor:
+    """Return random queries or keys."""
+    return torch.randn(BATCH, tokens, HEADS, COLUMNS).to(dtype)
 
 
 def rotated_half(x: Tensor) -> Tensor:
@@ -54,6 +59,72 @@ def rope_angles(x: Tensor, angles: Tensor) -> Tensor:
 def rope_chunks(x: Tensor, table: Tensor) -> Tensor:
     cos, sin = table.unsqueeze(-2).chunk(2, dim=-1)
     return x * cos + rotated_half(x) * sin
+
+
+def rope_matrices(x: Tensor, table: Tensor) -> Tensor:
+    """Multiplies each pair of columns by a matrix, as Kandinsky 6 does."""
+    pairs = x.reshape(*x.shape[:-1], -1, 1, 2).float()
+    return (table * pairs).sum(dim=-1).reshape(x.shape).to(x.dtype)
+
+
+def rope_matrices_written_out(q: Tensor, k: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for queries and keys, as in HiDream."""
+    made = []
+    for x in (q, k):
+        pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
+        out = table[..., 0] * pairs[..., 0] + table[..., 1] * pairs[..., 1]
+        made.append(out.reshape(x.shape).type_as(x))
+    return made[0], made[1]
+
+
+def rope_wide_angles(x: Tensor, angles: Tensor) -> Tensor:
+    """Computes everything in float32, and rotates the first columns only."""
+    size = angles.shape[-1]
+    own, angles = x[..., :size].float(), angles.float()[:, None]
+    own = own * angles.cos() + rotated_half(own) * angles.sin()
+    return torch.cat((own.to(x.dtype), x[..., size:]), dim=-1)
+
+
+def rope_swapped(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """Takes the sines first, with one entry for each pair, as GPT-J does."""
+    sin, cos = (table.repeat_interleave(2, -1)[:, None] for table in (sin, cos))
+    return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2) * sin
+
+
+def rope_back(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates by the negative angle, as NanoChat does."""
+    cos, sin = cos[:, None], sin[:, None]
+    return q * cos - rotated_half(q) * sin, k * cos - rotated_half(k) * sin
+
+
+def rope_last(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates the last columns, as DeepSeek V4 does."""
+    cos, sin = (table.repeat_interleave(2, -1)[:, None] for table in (cos, sin))
+    rest, own = x[..., : -cos.shape[-1]], x[..., -cos.shape[-1] :].float()
+    other = torch.stack((-own[..., 1::2], own[..., ::2]), dim=-1).flatten(-2)
+    return torch.cat((rest, (own * cos + other * sin).to(x.dtype)), dim=-1)
+
+
+def rope_apart(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
+    """Takes adjacent columns and returns them in two halves, as DeepSeek V3 does."""
+    cos, sin = (table[:, None, : table.shape[-1] // 2] for table in (cos, sin))
+    pairs = [(x[..., 0::2], x[..., 1::2]) for x in (q, k)]
+    return [torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1) for a, b in pairs]
+
+
+def rope_patches(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates the last tokens, as many as the tables have, as DINOv3 does."""
+    start, made = q.shape[1] - cos.shape[0], []
+    for x in (q, k):
+        own = x[:, start:]
+        made.append(torch.cat((x[:, :start], own * cos[:, None] + rotated_half(own) * sin[:, None]), dim=1))
+    return made[0], made[1]
+
+
+def rope_prompt(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates the first tokens, as many as the tables have."""
+    stop = cos.shape[0]
+    return torch.cat((rotate_halves(x[:, :stop], x[:, :stop], cos, sin)[0], x[:, stop:]), dim=1)
 
 
 def rotate_and_scale(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
+from .deferred import computed, joined
 from .operands import Norm, branch_and_gate, unmodulated
-from .rotary_calls import RotaryCalls, computed, joined
+from .rotary_calls import RotaryCalls
 
 Own = Callable[..., Any]
 """The original expression, as a function of the operands."""

@@ -474,4 +474,6 @@ __all__ = [
     "function_at",
     "function_of",
     "walk",
+    "without_cast",
+    "without_float",
 ]

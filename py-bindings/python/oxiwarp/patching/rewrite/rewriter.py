@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from .flow import Block, Read, blocks, is_self, is_simple
+from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
 from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at
@@ -17,7 +18,6 @@ from .rotary_rewriter import (
     ROTARY_PART,
     Deferring,
     assigned,
-    head_norms,
     local_functions,
     next_rotation,
     part_of,
@@ -146,10 +146,11 @@ class Rewriting:
         """Rewrite the method."""
         for block in list(blocks(self.tree)):
             self.rewrite(block)
+        WideNorms().visit(self.tree)
         Deferring(self.tree).run()
         for call in head_norms(self.tree):
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
-            call.args = [ast.Constant(at), call.func, *call.args]
+            call.args = [ast.Constant(at), call.func, *call.args, *wideness(call)]
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
         if self.found:
             check_source(self.own)

@@ -6,6 +6,7 @@ and compares the result with the results of `oxiwarp.rope` for each of these cho
 are cosines and sines, or one complex tensor.
 """
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,16 +19,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ops._register import PLAIN
 from ...ops.rope import rope
+from .rotary_tables import HALVES, columns_of, cosines_and_sines, once
 
-SIZES = {"B": 2, "S": 3, "H": 5}
+SIZES = {"B": 2, "S": 4, "H": 5}
 """Sizes of the dimensions of a probe's tensors: batch, tokens and heads."""
 LAYOUTS = {3: ("BS", "SH", "HS"), 4: ("BSH", "BHS")}
 """What the dimensions of queries before the last one may be, by rank. "BS": all heads are in the last dimension."""
-HALVES = ("even", "odd", "first", "second")
-"""Columns of a table that a function may read instead of all columns."""
-FORMS = {1: ("chunks", "angles"), 2: ("pair",)}
-"""What real tables may contain, by their number. "pair": cosines and sines. "chunks": both, in the two halves of the
-columns. "angles": the function computes cosines and sines."""
+FEW = SIZES["S"] - 1
+"""Tokens of the tables of a probe whose function rotates only some tokens of the queries."""
+FORMS = {1: ("chunks", "angles", "wide_angles"), 2: ("pair", "swapped")}
+"""What real tables may contain, by their number. "pair": cosines and sines. "swapped": sines and cosines. "chunks":
+cosines and sines, in the two halves of the columns. "angles": the function computes cosines and sines, in the dtype of
+the table or ("wide_angles") in float32. Other forms are "complex", "wide_complex" (complex128, so that the function
+computes in float64) and "matrices" (a 2 x 2 matrix for each pair of columns)."""
+VARIANTS = ("back", "last", "apart")
+"""Rare kinds of rotations. "back": by the negative angle. "last": of the last columns instead of the first ones.
+"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
 
@@ -40,6 +47,8 @@ class Shape(NamedTuple):
     """Size of the last dimension."""
     ones: tuple[bool, ...]
     """For each other dimension, whether its size is 1."""
+    matrices: bool = False
+    """Whether the shape ends with 2 x 2. `columns` and `ones` are then those of the dimensions before."""
 
 
 Signature = tuple[Any, ...]
@@ -56,7 +65,7 @@ class Rotation(NamedTuple):
     dims: str
     """The same for the tables. "1" is a dimension of size 1."""
     form: str
-    """What the tables contain: "complex", or one of `FORMS`."""
+    """What the tables contain, see `FORMS`."""
     casts: bool
     """Whether the function casts float32 tables to the dtype of the queries."""
     parts: tuple[str, str]
@@ -64,67 +73,132 @@ class Rotation(NamedTuple):
     interleaved: bool
     rotary_dim: int | None
     mode: str
+    variant: str = ""
+    """One of `VARIANTS`, or "" for most rotations."""
+    tokens: str = "all"
+    """Which tokens of the queries the function rotates: "all", or the "first" or "last" ones, as many as the tables
+    have."""
 
     @property
     def heads_first(self) -> bool:
         """Whether the dimension of heads stands before that of tokens."""
         return "HS" in self.layout
 
+    @property
+    def joint(self) -> int | None:
+        """The dimension of tokens if `oxiwarp.qk_norm_rope` computes norms and this rotation together, or None."""
+        return None if self.layout in ("SH", "HS") or self.variant in ("last", "apart") else self.layout.index("S")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rotation of all columns and tokens is one call of `rope`."""
+        return self.variant in ("", "back") and self.tokens == "all"
+
     def tables(self, leaves: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Return the tables of a call in the form that `oxiwarp.rope` takes. `dtype` is that of the queries."""
-        found = self.cosines_and_sines(leaves)
-        if self.casts:
-            found = tuple(table.to(dtype) for table in found)
-        return tuple(self.table(table, part) for table, part in zip(found, self.parts, strict=False))
+        if self.form == "swapped":
+            leaves = leaves[::-1]
+        found: tuple[Tensor, ...] = ()
+        for at, leaf in enumerate(leaves):
+            back = self.variant == "back" and at == 1
+            if back or self.casts or self.parts[at] != "all" or leaf.stride(-1) != 1 or self.form not in UNCHANGED:
+                found += once(leaf, (self, at, dtype), lambda leaf: self.converted(leaf, at, dtype))  # noqa: B023
+            else:
+                found += (self.placed(leaf),)
+        return found
 
-    def cosines_and_sines(self, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return cosines and sines, or the complex table."""
-        if self.form == "chunks":
-            return tuple(part.contiguous() for part in leaves[0].chunk(2, dim=-1))
-        return (leaves[0].cos(), leaves[0].sin()) if self.form == "angles" else leaves
+    def converted(self, leaf: Tensor, at: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the tables that the tensor `at` of a call contains."""
+        made = []
+        for own, table in enumerate(cosines_and_sines(leaf, self.form), at):
+            table = columns_of(table.to(dtype) if self.casts else table, self.parts[own])
+            made.append(self.placed(-table if self.variant == "back" and own == 1 else table))
+        return tuple(made)
 
-    def table(self, table: Tensor, part: str) -> Tensor:
+    def placed(self, table: Tensor) -> Tensor:
         """Return a table as `[S, R]`, `[B, S, R]` or, if it depends on the head, with the dimensions of a query."""
-        table = columns_of(table, part)
-        dims = self.dims.replace("1", "")
-        order = ("BHS" if self.heads_first else "BSH") if "H" in dims else "BS" if "B" in dims else "S"
-        table = table.squeeze([at for at, dim in enumerate(self.dims) if dim == "1"])
-        table = table.permute(*(dims.index(dim) for dim in order if dim in dims), -1)
-        for at, dim in enumerate(order):
-            if dim not in dims:
-                table = table.unsqueeze(at)
+        squeezed, order, new = placement(self.dims, self.heads_first)
+        if squeezed:
+            table = table.squeeze(squeezed)
+        if order is not None:
+            table = table.permute(order)
+        for at in new:
+            table = table.unsqueeze(at)
         return table
+
+    def offset(self, x: Any, leaves: tuple[Tensor, ...]) -> int | None:
+        """Return the index of the first rotated token of `x`, or None if the tables have all tokens."""
+        if self.tokens == "all":
+            return None
+        return 0 if self.tokens == "first" else x.shape[self.layout.index("S")] - self.table_tokens(leaves)
+
+    def has_few_tokens(self, args: tuple[Any, ...]) -> bool:
+        """Whether the tables of a call have fewer tokens than the queries."""
+        if "S" not in self.dims:
+            return False
+        return self.table_tokens(leaves_of(args[self.number :])) < args[0].shape[self.layout.index("S")]
+
+    def table_tokens(self, leaves: tuple[Tensor, ...]) -> int:
+        """Return the number of tokens of the tables."""
+        return leaves[0].shape[self.dims.index("S")]
 
     def rotate(self, heads: tuple[Tensor, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
         """Rotate queries, keys or both by the tables of a call."""
         cos, sin, *_ = (*self.tables(leaves, heads[0].dtype), None)
         own = [x.unsqueeze(0) for x in heads] if self.layout in ("SH", "HS") else heads
+        first = own[0].shape[-1] - (self.rotary_dim or 0) if self.variant == "last" else 0
+        rotated = [x[..., first:] for x in own] if first else own
         made = rope(
-            own[0],
-            own[1] if len(own) == 2 else None,
+            rotated[0],
+            rotated[1] if len(own) == 2 else None,
             cos,
             sin,
             interleaved=self.interleaved,
-            rotary_dim=self.rotary_dim,
+            rotary_dim=None if first else self.rotary_dim,
             heads_first=self.heads_first,
+            offset=self.offset(heads[0], leaves),
             mode=mode if mode == "fast" else self.mode,
         )
-        results = made if isinstance(made, tuple) else (made,)
-        return tuple(x.view(heads[at].shape) for at, x in enumerate(results))
+        results: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
+        if self.variant == "apart":
+            results = tuple(parted(x, self.rotary_dim) for x in results)
+        if first:
+            results = tuple(torch.cat((x[..., :first], y), dim=-1) for x, y in zip(own, results, strict=True))
+        return tuple([x.view(heads[at].shape) for at, x in enumerate(results)]) if own is not heads else results
 
 
-def columns_of(table: Tensor, part: str) -> Tensor:
-    """Return the columns that `part` names. A part of a table is copied, so that its columns are contiguous."""
-    if part == "all":
-        return table
-    half = table.shape[-1] // 2
-    columns = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "first": slice(half), "second": slice(half, None)}
-    return table[..., columns[part]].contiguous()
+@functools.cache
+def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]:
+    """Return how to put a table with dimensions `dims` into the form that `oxiwarp.rope` takes.
+
+    The result has the dimensions to squeeze, then their order, or None if it stays, then the dimensions to insert.
+    """
+    own = dims.replace("1", "")
+    named = ("BHS" if heads_first else "BSH") if "H" in own else "BS" if "B" in own else "S"
+    order = (*(own.index(dim) for dim in named if dim in own), len(own))
+    return (
+        tuple(at for at, dim in enumerate(dims) if dim == "1"),
+        None if order == tuple(range(len(order))) else order,
+        tuple(at for at, dim in enumerate(named) if dim not in own),
+    )
+
+
+UNCHANGED = ("pair", "swapped", "complex")
+"""Forms of tables that `oxiwarp.rope` takes without a conversion."""
+
+
+def parted(x: Tensor, rotary_dim: int | None) -> Tensor:
+    """Put the first columns of all pairs before the second ones, among the first `rotary_dim` columns."""
+    own, rest = (x, x[..., :0]) if rotary_dim is None else (x[..., :rotary_dim], x[..., rotary_dim:])
+    return torch.cat((own[..., 0::2], own[..., 1::2], rest), dim=-1)
 
 
 def shape_of(x: Any) -> Shape:
     """Return what a probe must know about a tensor, or about an object with its shape and dtype."""
-    return Shape(x.dtype, int(x.shape[-1]) if x.shape else 0, tuple(size == 1 for size in x.shape[:-1]))
+    shape = x.shape
+    if len(shape) >= 4 and shape[-1] == shape[-2] == 2:
+        return Shape(x.dtype, shape[-3], tuple([size == 1 for size in shape[:-3]]), True)
+    return Shape(x.dtype, shape[-1] if shape else 0, tuple([size == 1 for size in shape[:-1]]))
 
 
 def signature_of(args: Any) -> Any:
@@ -152,10 +226,11 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
     return tuple(leaf for arg in args for leaf in leaves_of(arg)) if isinstance(args, tuple | list) else ()
 
 
-def rotation_of(function: Callable[..., Any], signature: Signature) -> Rotation | None:
+def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
     """Return what `function` computes for arguments with this signature, or None if `oxiwarp.rope` does not compute it.
 
-    The function runs on the CPU. The caller's torch modes, such as fake tensors, do not apply to it.
+    `few` says that the tables have fewer tokens than the queries. The function runs on the CPU. The caller's torch
+    modes, such as fake tensors, do not apply to it.
     """
     with ExitStack() as stack:
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
@@ -164,8 +239,10 @@ def rotation_of(function: Callable[..., Any], signature: Signature) -> Rotation 
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for count, layout, dims in layouts(signature):
-            args = tensors(signature, count, layout, dims)
-            found = match(function, args, count, layout, dims)
+            if few and "S" not in dims:
+                continue
+            args = tensors(signature, count, layout, dims, few)
+            found = match(function, args, count, layout, dims, ("first", "last") if few else ("all",))
             if found is not None:
                 return found
     return None
@@ -174,7 +251,7 @@ def rotation_of(function: Callable[..., Any], signature: Signature) -> Rotation 
 def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
     """Yield all possible values of the fields number, layout and dims of a `Rotation`."""
     first = signature[0]
-    if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex:
+    if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex or first.matrices:
         return
     for count in (1, 2):
         tables = shapes(signature[count:])
@@ -201,23 +278,28 @@ def shapes(signature: Any) -> list[Shape]:
     return [shape for one in signature for shape in shapes(one)] if isinstance(signature, tuple) else []
 
 
-def tensors(signature: Signature, count: int, layout: str, dims: str) -> tuple[Any, ...]:
+def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool) -> tuple[Any, ...]:
     """Return random arguments with this signature. The first `count` have dimensions `layout`, all others `dims`."""
     generator = torch.Generator("cpu").manual_seed(0)
 
-    def made(one: Any, names: str) -> Any:
+    def made(one: Any, names: str, tokens: int) -> Any:
         if isinstance(one, Shape):
-            own = ("1" if is_one else name for name, is_one in zip(names, one.ones, strict=True))
-            shape = [SIZES.get(name, 1) for name in own]
+            sizes = {"1": 1, **SIZES, "S": tokens}
+            shape = [1 if is_one else sizes[name] for name, is_one in zip(names, one.ones, strict=True)]
             dtype = torch.complex64 if one.dtype.is_complex else torch.float32
-            return torch.randn(*shape, one.columns, generator=generator, dtype=dtype, device="cpu").to(one.dtype)
-        return tuple(made(part, names) for part in one) if isinstance(one, tuple) else one
+            return torch.randn(
+                *shape, one.columns, *(2, 2) * one.matrices, generator=generator, dtype=dtype, device="cpu"
+            ).to(one.dtype)
+        return tuple(made(part, names, tokens) for part in one) if isinstance(one, tuple) else one
 
-    return tuple(made(one, layout if at < count else dims) for at, one in enumerate(signature))
+    heads = (made(one, layout, SIZES["S"]) for one in signature[:count])
+    return (*heads, *(made(one, dims, FEW if few else SIZES["S"]) for one in signature[count:]))
 
 
-def match(function: Callable[..., Any], args: tuple[Any, ...], count: int, layout: str, dims: str) -> Rotation | None:
-    """Return the rotation that gives the results of `function` for `args`, or None."""
+def match(
+    function: Callable[..., Any], args: tuple[Any, ...], count: int, layout: str, dims: str, tokens: tuple[str, ...]
+) -> Rotation | None:
+    """Return the rotation of `tokens` that gives the results of `function` for `args`, or None."""
     heads, leaves = args[:count], leaves_of(args[count:])
     before = [x.clone() for x in (*heads, *leaves)]
     try:
@@ -233,8 +315,8 @@ def match(function: Callable[..., Any], args: tuple[Any, ...], count: int, layou
         if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
             return None
     columns = heads[0].shape[-1]
-    for choice in choices(leaves, columns, heads[0].dtype):
-        found = Rotation(count, layout, dims, *choice)
+    for choice, part in itertools.product(choices(leaves, len(dims), columns, heads[0].dtype), tokens):
+        found = Rotation(count, layout, dims, *choice)._replace(tokens=part)
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # the operator does not take these arguments
@@ -244,24 +326,48 @@ def match(function: Callable[..., Any], args: tuple[Any, ...], count: int, layou
     return None
 
 
-def choices(leaves: tuple[Tensor, ...], columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield the remaining fields of `Rotation` for the rotations that the tables of a call allow."""
+def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
+    """Yield the remaining fields of `Rotation` for the rotations that the tables of a call allow.
+
+    `rank` is the number of dimensions of a table before that of its columns.
+    """
+    single, whole = leaves[0].dtype == torch.float32, ("all", "all")
     if leaves[0].is_complex():
-        if leaves[0].dtype == torch.complex64 and (size := 2 * leaves[0].shape[-1]) <= columns:
-            yield "complex", False, ("all", "all"), True, None if size == columns else size, "exact"
+        form = "complex" if leaves[0].dtype == torch.complex64 else "wide_complex"
+        if len(leaves) == 1 and (size := 2 * leaves[0].shape[-1]) <= columns:
+            yield form, False, whole, True, None if size == columns else size, "exact"
         return
+    if leaves[0].dim() == rank + 3:
+        if len(leaves) == 1 and (size := 2 * leaves[0].shape[-3]) <= columns:
+            yield "matrices", False, whole, True, None if size == columns else size, "exact"
+        return
+    wide = single and dtype != torch.float32
+    roundings = [(False, "exact")] if single else [(False, "exact"), (False, "fast")]
+    roundings += [(True, "exact")] if wide else []
     for form in FORMS[len(leaves)]:
+        if single and form == "wide_angles":
+            continue
         width = leaves[0].shape[-1] // (2 if form == "chunks" else 1)
-        halves = [] if width % 2 else itertools.product(HALVES, repeat=2)
-        wide = leaves[0].dtype == torch.float32 and dtype != torch.float32
-        roundings = [(False, "exact")] if leaves[0].dtype == torch.float32 else [(False, "exact"), (False, "fast")]
-        roundings += [(True, "exact")] if wide else []
-        for parts in (("all", "all"), *halves):
-            own = width if parts[0] == "all" else width // 2
-            sizes = [size for size in ((own, 2 * own) if parts[0] == "all" else (2 * own,)) if size <= columns]
+        halves = [] if width % 2 or form == "swapped" else itertools.product(HALVES, repeat=2)
+        for parts in (whole, *halves):
+            own = width if parts == whole else width // 2
+            sizes = [size for size in ((own, 2 * own) if parts == whole else (2 * own,)) if size <= columns]
             for size, interleaved, (casts, mode) in itertools.product(sizes, (True, False), roundings):
                 if size and size % 2 == 0:
-                    yield form, casts, parts, interleaved, None if size == columns else size, mode
+                    choice = form, casts, parts, interleaved, None if size == columns else size, mode
+                    yield from ((*choice, variant) for variant in ("", *variants(choice, columns)))
+
+
+def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
+    """Yield the variants of a rotation that models may contain. `choice` has the fields that `choices` yields."""
+    form, _, parts, interleaved, rotary_dim, _ = choice
+    if form == "pair" and parts in (("all", "all"), ("first", "first")):
+        if parts[0] == "all":
+            yield "back"
+            if rotary_dim is not None:
+                yield "last"
+        if interleaved:
+            yield "apart"
 
 
 def agree(y: Tensor, r: Tensor) -> bool:
@@ -276,6 +382,7 @@ def agree(y: Tensor, r: Tensor) -> bool:
 
 
 __all__ = [
+    "CONSTANTS",
     "Rotation",
     "Shape",
     "Signature",

@@ -1,9 +1,4 @@
-"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys before them.
-
-A norm of queries or keys is deferred: its variable gets a `Normed`, an object that stands for the norm's result. The
-rotary embedding then computes both in one kernel. If there is no such kernel, the norm is computed first, by its own
-kernel or by the module.
-"""
+"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys before them."""
 
 import functools
 from collections.abc import Callable, Hashable
@@ -11,154 +6,31 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import ops
-from ...ops._register import may_write, needs_grad
-from ..fusions.core.modules import is_exactly
+from ...ops._register import PLAIN, may_write, needs_grad
 from ..fusions.core.operands import as_rows
 from ..sites import Site
-from .operands import FLOAT, Norm, norm_of, unusable
-from .rotary import Rotation, Signature, Unknown, leaves_of, rotation_of, shape_of, shapes, signature_of
+from .deferred import Deferred, Joined, Normed, computed, deferred, rejected
+from .operands import FLOAT
+from .rotary import (
+    CONSTANTS,
+    Rotation,
+    Signature,
+    Unknown,
+    leaves_of,
+    rotation_of,
+    shape_of,
+    shapes,
+    signature_of,
+)
 
 Own = Callable[..., Any]
-
-
-class Deferred:
-    """Queries or keys that are not computed yet."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-
-    def parts(self, tokens: int) -> list[Any] | None:
-        """Return the concatenated tensors and norms, or None if `tokens` is not the dimension of the concatenation."""
-        raise NotImplementedError
-
-    def now(self) -> Tensor:
-        """Return the tensor, computed by a kernel if there is one, or by the original expression."""
-        raise NotImplementedError
-
-
-class Normed(Deferred):
-    """The norm of a tensor, or a view of the norm's result."""
-
-    def __init__(self, module: nn.Module, norm: Norm, x: Tensor) -> None:
-        self.module, self.norm, self.own, self.x = module, norm, x, x
-        self.views: list[tuple[str, tuple[Any, ...]]] = []
-        """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
-        self.shape, self.dtype = x.shape, x.dtype
-
-    def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
-        made = Normed(self.module, self.norm, self.own)
-        made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
-        made.shape = made.x.shape
-        return made
-
-    def transpose(self, first: int, second: int) -> Any:
-        """Exchange two dimensions. If the last dimension moves, compute the norm first."""
-        if self.x.dim() - 1 in (first % self.x.dim(), second % self.x.dim()):
-            return self.now().transpose(first, second)
-        return self.viewed("transpose", (first, second))
-
-    def unflatten(self, dim: int, sizes: Any) -> Any:
-        """Split the last dimension into heads. The norm is still over all heads. Another split computes it first."""
-        if self.x.dim() != 3 or dim % 3 != 2 or len(sizes) != 2:
-            return self.now().unflatten(dim, sizes)
-        return self.viewed("unflatten", (dim, sizes))
-
-    def parts(self, tokens: int) -> list[Any] | None:
-        return [self]
-
-    def kernel(self) -> Tensor:
-        """Compute the norm with a kernel. Raise RuntimeError if the operator rejects the operands."""
-        norm, eps, _ = self.kind() or ("", 0.0, False)
-        x = as_rows(self.own)
-        return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
-
-    def seen(self, made: Tensor) -> Tensor:
-        """Return the view of the norm's result."""
-        for name, args in self.views:
-            made = getattr(made, name)(*args)
-        return made
-
-    def now(self) -> Tensor:
-        if self.own.dim() not in (3, 4):
-            return self.seen(self.module(self.own))
-        try:  # this operator has the order of sums of the original norm
-            return self.kernel()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            return self.seen(self.module(self.own))
-
-    @property
-    def across_heads(self) -> bool:
-        """Whether the norm is over all heads of a token."""
-        return self.own.shape[-1] != self.x.shape[-1]
-
-    def kind(self) -> tuple[str, float, bool] | None:
-        """Return name, eps and `across_heads` for `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
-        kind, weight, bias, eps, offset, rounding = self.norm
-        if any(part is not None and part.shape != self.own.shape[-1:] for part in (weight, bias)) or offset:
-            return None
-        if any(part is not None and part.dtype != self.dtype for part in (weight, bias)):
-            return None
-        if kind == "layer_norm":
-            return ("layer_norm", eps, self.across_heads) if is_exactly(self.module, nn.LayerNorm) else None
-        if is_exactly(self.module, nn.RMSNorm):
-            return ("rms_norm", eps, self.across_heads) if rounding == "once" else None
-        composed = "llama_rms_norm" if rounding == "before_weight" or self.dtype == FLOAT else "mochi_rms_norm"
-        return composed, eps, self.across_heads
-
-
-class Joined(Deferred):
-    """Queries or keys that are concatenated."""
-
-    def __init__(self, held: list[Any], dim: int) -> None:
-        self.held, self.dim = held, dim % len(held[0].shape)
-        shape = list(held[0].shape)
-        shape[self.dim] = sum(one.shape[self.dim] for one in held)
-        self.shape, self.dtype = torch.Size(shape), held[0].dtype
-
-    def parts(self, tokens: int) -> list[Any] | None:
-        return self.held if self.dim == tokens else None
-
-    def now(self) -> Tensor:
-        return torch.cat([computed(one) for one in self.held], self.dim)
-
-
-def computed(x: Any) -> Any:
-    """Return a tensor for a `Deferred`, and any other value unchanged."""
-    return x.now() if isinstance(x, Deferred) else x
-
-
-def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
-    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is deferred."""
-    if any(isinstance(one, Deferred) for one in tensors):
-        first = tensors[0].shape
-        plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
-        at = dim % len(first)
-        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in tensors if len(one.shape) == len(first)}
-        if plain and len(rest) == 1 and cat is torch.cat and at != len(first) - 1:
-            return Joined(list(tensors), dim)
-    return cat([computed(one) for one in tensors], dim)
-
-
-def deferred(module: Any, x: Any, cpu_kernels: bool) -> Any:
-    """Return a `Normed` for `module(x)` if `oxiwarp.qk_norm_rope` may compute it, or the result of `module(x)`."""
-    if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
-        return module(x)
-    norm = norm_of(module, x, wide=False, modulated=False)
-    made = Normed(module, norm, x) if isinstance(norm, Norm) else None
-    return module(x) if made is None or made.kind() is None else made
-
-
-def rejected(x: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` takes permuted tensors."""
-    if isinstance(x, Deferred):
-        return None
-    return unusable(x, cpu_kernels, permuted=True)
+IN_FLOAT64 = "the rotary function computes in float64; mode='fast' rotates 16-bit tensors in float32"
+MOST_SHAPES = 1024
+"""Most entries of `RotaryCalls.known`."""
+compiling = torch.compiler.is_compiling
 
 
 class RotaryCalls:
@@ -171,12 +43,17 @@ class RotaryCalls:
 
     def __init__(self) -> None:
         self.rotations: dict[Any, Rotation | None] = {}
+        self.known: dict[Any, Rotation | str] = {}
+        """The results of `probed` by the shapes of a call. A lookup takes less time than the signature of a call."""
 
     def rotary(self, at: int, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
         """Compute a call of a rotary function."""
-        found = self.rotation(at, own, given)
+        return self.rotated(at, own, given, self.rotation(at, own, given))
+
+    def rotated(self, at: int, own: Own, given: dict[str, Any], found: Rotation | str) -> Any:
+        """Compute a call of a rotary function with a kernel, or with the original expression."""
         if isinstance(found, Rotation):
-            args = tuple(value for name, value in given.items() if name != "function")
+            args = arguments(given)
             heads, leaves = args[: found.number], leaves_of(args[found.number :])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
             if made is not None:
@@ -188,13 +65,14 @@ class RotaryCalls:
     def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
         """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same."""
         found, second = self.rotation(at, own, given), {**given, "a0": other}
-        if isinstance(found, Rotation) and found.number == 1 and found is self.rotation(at, own, second):
-            args = tuple(value for name, value in given.items() if name != "function")
+        again = self.rotation(at, own, second)
+        if isinstance(found, Rotation) and found.number == 1 and found is again:
+            args = arguments(given)
             heads, leaves = (args[0], other), leaves_of(args[1:])
             made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
             if made is not None:
                 return made
-        return self.rotary(at, own, options, **given), self.rotary(at, own, options, **second)
+        return self.rotated(at, own, given, found), self.rotated(at, own, second, again)
 
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
         """Return what a rotary function computes, or the reason why no kernel computes it.
@@ -202,31 +80,51 @@ class RotaryCalls:
         The first call with a signature runs the function on small tensors. Under torch.compile this is impossible. The
         result is then "", and Inductor compiles the original function.
         """
-        if torch.compiler.is_compiling():
+        if compiling():
             return ""
-        if why := rejected(given["a0"], self.cpu_kernels):
+        x = given["a0"]
+        if why := rejected(x, self.cpu_kernels):
             return why
         function = identity(given["function"])
-        target = given.get("target", given["a0"])
-        signature = tuple(
-            shape_of(value) if isinstance(value, Deferred) else signature_of(value)
-            for name, value in given.items()
-            if name not in ("function", "target")
-        )
-        unknown = next((one for one in signature if type(one) is Unknown), None)
-        if function is None or unknown is not None:
-            return str(unknown or "the rotary function has a closure")
-        if (target if isinstance(target, torch.dtype) else getattr(target, "dtype", None)) != given["a0"].dtype:
-            return "the result has another dtype than the operand"
-        key = at, function, signature
-        if key not in self.rotations:
-            names = [name for name in given if name not in ("function", "target")]
-            fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
-            self.rotations[key] = rotation_of(
-                lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature
-            )
-        found = self.rotations[key]
-        return unrecognised(signature) if found is None else found
+        if function is None:
+            return "the rotary function has a closure"
+        args = arguments(given)
+        target = given.get("target", x)
+        if (target if isinstance(target, torch.dtype) else getattr(target, "dtype", None)) != x.dtype:
+            return unknown_in(signature_of_call(args)) or "the result has another dtype than the operand"
+        key = at, function, fingerprint(args)
+        found = self.known.get(key)
+        if found is None:
+            found = self.probed(at, own, given, args, function)
+            if len(self.known) >= MOST_SHAPES:
+                self.known.clear()
+            self.known[key] = found
+        return found
+
+    def probed(
+        self, at: int, own: Own, given: dict[str, Any], args: tuple[Any, ...], function: Hashable
+    ) -> Rotation | str:
+        """Return what a rotary function computes for the signature of its arguments, or a reason."""
+        signature = signature_of_call(args)
+        if why := unknown_in(signature):
+            return why
+        names = names_of(tuple(given))
+        fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
+
+        def found(few: bool) -> Rotation | None:
+            key = at, function, signature, few
+            if key not in self.rotations:
+                self.rotations[key] = rotation_of(
+                    lambda *args: own(**fixed, **dict(zip(names, args, strict=True))), signature, few
+                )
+            return self.rotations[key]
+
+        made = found(False)
+        if made is not None and made.has_few_tokens(args):
+            made = found(True)
+        if made is not None and made.form == "wide_complex" and (self.mode != "fast" or given["a0"].dtype == FLOAT):
+            return IN_FLOAT64
+        return unrecognised(signature) if made is None else made
 
     def rotary_part(
         self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
@@ -240,12 +138,12 @@ class RotaryCalls:
         index = (*(slice(None),) * dim, slice(start, stop))
         if isinstance(x, Joined):
             x = x.now()
-        if not torch.compiler.is_compiling() and (isinstance(x, Normed) or not in_place):
+        if not compiling() and (isinstance(x, Normed) or not in_place):
             first, last, _ = slice(start, stop).indices(x.shape[dim])
             given["a0"] = x.viewed("__getitem__", (index,)) if isinstance(x, Normed) else x[index]
             found = self.rotation(at, own, given)
             if isinstance(found, Rotation) and first < last and self.takes_part(found, dim):
-                leaves = leaves_of(tuple(value for name, value in given.items() if name not in ("function", "a0")))
+                leaves = leaves_of(arguments(given)[1:])
                 run = functools.partial(normed, found, (x,), found.tables(leaves, x.dtype), self.mode, offset=first)
                 made = self.attempt(at, lambda: run()[0])
                 if made is not None:
@@ -262,21 +160,57 @@ class RotaryCalls:
 
     def takes_part(self, found: Rotation, dim: int) -> bool:
         """Whether `qk_norm_rope` can normalize all tokens and rotate some. `dim` is the dimension of tokens."""
-        return found.number == 1 and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
+        known = found.number == 1 and found.whole and found.form != "matrices"
+        return known and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
-    def deferred_norm(self, module: Any, x: Any) -> Any:
-        """Compute `module(x)`, the norm of queries or keys, or return a `Normed`."""
-        return deferred(module, computed(x), self.cpu_kernels)
+    def deferred_norm(self, module: Any, x: Any, wide: bool = False) -> Any:
+        """Compute the norm of queries or keys, or return a `Normed`. `wide` is as for `deferred`."""
+        return deferred(module, computed(x), self.cpu_kernels, wide)
 
-    def head_norm(self, at: int, module: Any, x: Any) -> Any:
-        """Compute `module(x)`, a norm of queries or keys, with a kernel that adds in the module's order, or with it."""
-        made = deferred(module, x, self.cpu_kernels)
+    def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
+        """Compute a norm of queries or keys with a kernel that adds in the module's order, or with the module."""
+        made = deferred(module, x, self.cpu_kernels, wide)
         if not isinstance(made, Normed):
-            if not torch.compiler.is_compiling():
+            if not compiling():
                 self.site(at).note("the norm has another formula, or the operand has no kernel")
             return made
         found = self.attempt(at, made.kernel)
-        return module(x) if found is None else found
+        return made.original() if found is None else found
+
+
+def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a rotary function, in its order. `given` has them in the order of their evaluation."""
+    return tuple([given[name] for name in names_of(tuple(given))])
+
+
+@functools.cache
+def names_of(operands: tuple[str, ...]) -> list[str]:
+    """Return the names of the arguments of a rotary function: "a0", "a1" and so on, without those of constants."""
+    return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
+
+
+def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
+    """Return the shapes and dtypes of tensors, and the other arguments themselves. It determines the signature."""
+    found: list[Any] = []
+    for x in args:
+        kind = type(x)
+        if kind in PLAIN or issubclass(kind, Deferred):
+            found += (x.shape, x.dtype)
+        elif issubclass(kind, tuple | list):
+            found.append(fingerprint(x))
+        else:
+            found += (kind, x if issubclass(kind, CONSTANTS) else None)
+    return tuple(found)
+
+
+def signature_of_call(args: tuple[Any, ...]) -> Signature:
+    """Return the signature of the arguments of a rotary function. Queries and keys may be deferred."""
+    return tuple(shape_of(value) if isinstance(value, Deferred) else signature_of(value) for value in args)
+
+
+def unknown_in(signature: Signature) -> str:
+    """Return why an argument has no signature, or ""."""
+    return str(next((one for one in signature if type(one) is Unknown), ""))
 
 
 def unrecognised(signature: Signature) -> str:
@@ -287,7 +221,7 @@ def unrecognised(signature: Signature) -> str:
 
 def identity(function: Any) -> Any:
     """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
-    if not isinstance(function, FunctionType):
+    if type(function) is not FunctionType:
         return function if isinstance(function, Hashable) else None
     if function.__closure__:
         return None
@@ -296,17 +230,19 @@ def identity(function: Any) -> Any:
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If a kernel computes the norms and the rotation together, run it."""
-    tokens = how.layout.index("S")
     plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
-    if plain or how.layout in ("SH", "HS") or not any(isinstance(x, Deferred) for x in heads):
-        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
-    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
-    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
-        return how.rotate(tuple(as_rows(computed(x)) for x in heads), leaves, mode)
-    tables, sizes = how.tables(leaves, heads[0].dtype), [one.shape[tokens] for one in parts[0]]
-    streams = list(zip(*parts, strict=True))
+    if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
+        return rotate_tensors(how, heads, leaves, mode)
+    streams = [heads]
+    if any([isinstance(x, Joined) for x in heads]):
+        streams = streams_of(how, heads) if how.tokens == "all" else []
+    if not streams or (how.form == "matrices" and recorded(streams)):
+        return rotate_tensors(how, heads, leaves, mode)
+    tables = how.tables(leaves, heads[0].dtype)
     if len(streams) == 1:
-        return normed(how, streams[0], tables, mode)
+        return normed(how, streams[0], tables, mode, offset=how.offset(heads[0], leaves))
+    tokens = how.joint
+    sizes = [stream[0].shape[tokens] for stream in streams]
     if recorded(streams):
         made = [normed(how, stream, cut(how, tables, sizes, at), mode) for at, stream in enumerate(streams)]
         return tuple(torch.cat(ones, tokens) for ones in zip(*made, strict=True))
@@ -318,6 +254,24 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
         places = tuple(out.narrow(tokens, sum(sizes[:at]), sizes[at]) for out in outs)
         normed(how, stream, cut(how, tables, sizes, at), mode, places)
     return outs
+
+
+def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return the parts of concatenated queries and keys, or nothing if they are not concatenated alike, by tokens."""
+    tokens = how.joint
+    assert tokens is not None
+    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
+    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+        return []
+    return list(zip(*parts, strict=True))
+
+
+def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
+    """Rotate queries, keys or both, after their norms."""
+    own = tuple([as_rows(computed(x)) for x in heads])
+    if how.form == "matrices" and needs_grad(*own):  # `rope` has the gradient of a rotation, not of any matrix
+        raise RuntimeError("a table of matrices has no gradient kernel")
+    return how.rotate(own, leaves, mode)
 
 
 def recorded(streams: list[Any]) -> bool:
@@ -352,7 +306,7 @@ def normed(
     tokens than the queries.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
-    if any(kind != kinds[0] for kind in kinds):
+    if kinds[-1] != kinds[0]:
         outs: list[Any] = [None] * len(heads) if out is None else [(one,) for one in out]
         return tuple(normed(how, (one,), tables, mode, place)[0] for one, place in zip(heads, outs, strict=True))
     options: dict[str, Any] = {"norm": None}
@@ -379,4 +333,4 @@ def normed(
     return made if isinstance(made, tuple) else (made,)
 
 
-__all__ = ["Deferred", "RotaryCalls", "computed", "joined"]
+__all__ = ["RotaryCalls"]

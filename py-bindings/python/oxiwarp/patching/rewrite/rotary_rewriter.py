@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .flow import Aliases, Block, Read, aliases_of
+from .head_norms import wideness
 from .method import PREFIX
 from .patterns import Chain, is_norm_call, is_product, is_value, without_cast
 
@@ -15,8 +16,6 @@ DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joine
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
-HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|query|key)_?(norm|layernorm))$")
-"""Names of norms of queries and keys."""
 VIEWS = ("transpose", "unflatten")
 """Methods of a tensor that `Deferred` has too."""
 
@@ -379,7 +378,7 @@ class Deferring:
         """Let a norm return a `Deferred`."""
         norm = norm_in(statement)
         if norm is not None:
-            norm.args = [norm.func, *norm.args]
+            norm.args = [norm.func, *norm.args, *wideness(norm)]
             norm.func = ast.copy_location(ast.Name(DEFERRED, ast.Load()), norm.args[0])
 
 
@@ -413,18 +412,6 @@ def is_cat(node: ast.AST) -> bool:
     )
 
 
-def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return the norms of queries and keys that are not deferred."""
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and HEAD_NORM.search(node.func.attr)
-        and is_norm_call(node)
-    ]
-
-
 def index_of(block: list[ast.stmt], statement: ast.stmt) -> int:
     """Return the index of a statement in a block."""
     return next(at for at, one in enumerate(block) if one is statement)
@@ -436,7 +423,6 @@ __all__ = [
     "ROTARY_PART",
     "Deferring",
     "assigned",
-    "head_norms",
     "local_functions",
     "next_rotation",
     "part_of",

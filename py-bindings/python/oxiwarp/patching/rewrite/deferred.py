@@ -1,0 +1,179 @@
+"""Norms of queries and keys that are not computed yet.
+
+A norm of queries or keys is deferred: its variable gets a `Normed`, an object that stands for the norm's result. The
+rotary embedding then computes both in one kernel. If there is no such kernel, the norm is computed first, by its own
+kernel or by the module.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import ops
+from ..fusions.core.modules import is_exactly
+from ..fusions.core.operands import as_rows
+from .operands import FLOAT, Norm, norm_of, unusable
+
+
+class Deferred:
+    """Queries or keys that are not computed yet."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        """Return the concatenated tensors and norms, or None if `tokens` is not the dimension of the concatenation."""
+        raise NotImplementedError
+
+    def now(self) -> Tensor:
+        """Return the tensor, computed by a kernel if there is one, or by the original expression."""
+        raise NotImplementedError
+
+
+class Normed(Deferred):
+    """The norm of a tensor, or a view of the norm's result."""
+
+    def __init__(self, module: nn.Module, norm: Norm, x: Tensor, wide: bool = False) -> None:
+        self.module, self.norm, self.own, self.x, self.wide = module, norm, x, x, wide
+        self.views: list[tuple[str, tuple[Any, ...]]] = []
+        """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
+        self.shape, self.dtype = x.shape, x.dtype
+        self.name = self.name_of_norm()
+
+    def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
+        """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
+        made = copy.copy(self)
+        made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
+        made.shape = made.x.shape
+        return made
+
+    def transpose(self, first: int, second: int) -> Any:
+        """Exchange two dimensions. If the last dimension moves, compute the norm first."""
+        if self.x.dim() - 1 in (first % self.x.dim(), second % self.x.dim()):
+            return self.now().transpose(first, second)
+        return self.viewed("transpose", (first, second))
+
+    def unflatten(self, dim: int, sizes: Any) -> Any:
+        """Split the last dimension into heads. The norm is still over all heads. Another split computes it first."""
+        if self.x.dim() != 3 or dim % 3 != 2 or len(sizes) != 2:
+            return self.now().unflatten(dim, sizes)
+        return self.viewed("unflatten", (dim, sizes))
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        return [self]
+
+    def kernel(self) -> Tensor:
+        """Compute the norm with a kernel. Raise RuntimeError if the operator rejects the operands."""
+        norm, eps, _ = self.kind() or ("", 0.0, False)
+        x = as_rows(self.own)
+        return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
+
+    def seen(self, made: Tensor) -> Tensor:
+        """Return the view of the norm's result."""
+        for name, args in self.views:
+            made = getattr(made, name)(*args)
+        return made
+
+    def original(self) -> Tensor:
+        """Compute the norm with the module."""
+        return self.seen(original(self.module, self.own, self.wide))
+
+    def now(self) -> Tensor:
+        if self.own.dim() not in (3, 4):
+            return self.original()
+        try:  # this operator has the order of sums of the original norm
+            return self.kernel()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return self.original()
+
+    @property
+    def across_heads(self) -> bool:
+        """Whether the norm is over all heads of a token."""
+        return self.own.shape[-1] != self.x.shape[-1]
+
+    def kind(self) -> tuple[str, float, bool] | None:
+        """Return name, eps and `across_heads` for `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
+        return None if self.name is None else (self.name, self.norm.eps, self.across_heads)
+
+    def name_of_norm(self) -> str | None:
+        """Return the name of the norm in `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
+        kind, weight, bias, _, offset, rounding = self.norm
+        columns, dtype = self.own.shape[-1:], self.dtype
+        if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
+            return None
+        if bias is not None and (bias.shape != columns or bias.dtype != dtype):
+            return None
+        if kind == "layer_norm":
+            return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
+        if self.wide and dtype != FLOAT:  # torch composes the norm, because input and weight differ in dtype
+            return "mochi_rms_norm"
+        if is_exactly(self.module, nn.RMSNorm):
+            return "rms_norm" if rounding == "once" else None
+        return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
+
+
+class Joined(Deferred):
+    """Queries or keys that are concatenated."""
+
+    def __init__(self, held: list[Any], dim: int) -> None:
+        self.held, self.dim = held, dim % len(held[0].shape)
+        shape = list(held[0].shape)
+        shape[self.dim] = sum(one.shape[self.dim] for one in held)
+        self.shape, self.dtype = torch.Size(shape), held[0].dtype
+
+    def parts(self, tokens: int) -> list[Any] | None:
+        return self.held if self.dim == tokens else None
+
+    def now(self) -> Tensor:
+        return torch.cat([computed(one) for one in self.held], self.dim)
+
+
+def computed(x: Any) -> Any:
+    """Return a tensor for a `Deferred`, and any other value unchanged."""
+    return x.now() if isinstance(x, Deferred) else x
+
+
+def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
+    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is deferred."""
+    if any(isinstance(one, Deferred) for one in tensors):
+        first = tensors[0].shape
+        plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
+        at = dim % len(first)
+        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in tensors if len(one.shape) == len(first)}
+        if plain and len(rest) == 1 and cat is torch.cat and at != len(first) - 1:
+            return Joined(list(tensors), dim)
+    return cat([computed(one) for one in tensors], dim)
+
+
+def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
+    """Return a `Normed` for the norm of `x` if `oxiwarp.qk_norm_rope` may compute it, or the norm's result.
+
+    The norm is `module(x)`, or with `wide` `module(x.float()).type_as(x)`.
+    """
+    if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
+        return original(module, x, wide)
+    norm = norm_of(module, x, wide=False, modulated=False)
+    made = Normed(module, norm, x, wide) if isinstance(norm, Norm) else None
+    if wide and x.dtype != FLOAT and (made is None or made.norm.weight is None or not is_exactly(module, nn.RMSNorm)):
+        made = None
+    return original(module, x, wide) if made is None or made.name is None else made
+
+
+def original(module: Any, x: Any, wide: bool = False) -> Any:
+    """Compute a norm with its module. `wide` is as for `deferred`."""
+    return module(x.float()).type_as(x) if wide else module(x)
+
+
+def rejected(x: Any, cpu_kernels: bool) -> str | None:
+    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` takes permuted tensors."""
+    if isinstance(x, Deferred):
+        return None
+    return unusable(x, cpu_kernels, permuted=True)
+
+
+__all__ = ["Deferred", "Joined", "Normed", "computed", "deferred", "joined", "original", "rejected"]
