@@ -8,8 +8,9 @@ from types import FunctionType
 from typing import Any
 
 from .flow import Block, Read, blocks, evaluated_once, is_self
+from .formulas import CLASS, function_at
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
-from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at, walk
+from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder, walk
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
