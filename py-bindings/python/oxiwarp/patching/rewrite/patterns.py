@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .flow import Block, Read, is_norm, shared_by
+from .flow import Block, Read, is_activation, is_norm, shared_by
 from .formulas import formula_of, function_at, function_name, is_cheap
 from .method import PREFIX
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION = "gated_activation"
-ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
-"""Parts of the names of activations."""
 FLOAT32 = ("torch.float32", "torch.float")
 
 
@@ -35,6 +33,9 @@ class Chain:
     """The names of the variables among these nodes."""
     functions: dict[int, str] = field(default_factory=dict)
     """The names of the functions that the expression calls and whose source is part of it, by the `id` of the call."""
+
+    kept: dict[str, ast.stmt] = field(default_factory=dict)
+    """Statements that must replace the definitions of variables in the expression, by the name of the variable."""
 
     @property
     def line(self) -> int:
@@ -86,11 +87,14 @@ class Chain:
                 return False
         return True
 
-    def used(self) -> set[str]:
-        """Return the names of the variables whose values are part of the expression."""
+    def used(self) -> dict[str, ast.stmt | None]:
+        """Return the names of the variables whose values are part of the expression.
+
+        The value of a name is a statement that must replace its definition, or None.
+        """
         own = Own(self)
         own.visit(self.node)
-        return own.used
+        return {name: self.kept.get(name) for name in own.used}
 
     def called(self) -> set[str]:
         """Return the names of the functions whose source is part of the expression."""
@@ -164,10 +168,13 @@ class Own(ast.NodeTransformer):
 
 
 class Finder:
-    """Looks for chains in the statement `at` of a block."""
+    """Looks for chains in the statement `at` of a block.
 
-    def __init__(self, block: Block, at: int, space: Mapping[str, Any]) -> None:
-        self.block, self.at, self.space = block, at, space
+    With `split`, calls with side effects may stay in the place of the definition of a variable.
+    """
+
+    def __init__(self, block: Block, at: int, space: Mapping[str, Any], split: bool = True) -> None:
+        self.block, self.at, self.space, self.split = block, at, space, split
         self.start()
 
     def start(self) -> None:
@@ -175,6 +182,7 @@ class Finder:
         self.inlined: dict[int, ast.expr] = {}
         self.names: dict[int, str] = {}
         self.functions: dict[int, str] = {}
+        self.kept: dict[str, ast.stmt] = {}
 
     def see(self, node: ast.expr) -> ast.expr:
         """Return the value of a variable if it may be computed here, or the formula of a function that is called.
@@ -193,9 +201,12 @@ class Finder:
         if id(node) not in self.inlined:
             if node.id in self.names.values():  # in `y = y[0]`, the inner `y` has an earlier value
                 return node
-            value = self.block.expanded(node.id, self.at)
-            if value is None:
+            found = self.block.expanded(node.id, self.at, self.split)
+            if found is None:
                 return node
+            value, kept = found
+            if kept is not None:
+                self.kept[node.id] = kept
             self.inlined[id(node)], self.names[id(node)] = value, node.id
         return self.inlined[id(node)]
 
@@ -213,7 +224,8 @@ class Finder:
     def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
         """Return a chain. An operand that is None is left out."""
         given = {name: operand for name, operand in operands.items() if operand is not None}
-        return Chain(op, node, given, options, dict(self.inlined), dict(self.names), dict(self.functions))
+        seen = dict(self.inlined), dict(self.names), dict(self.functions), dict(self.kept)
+        return Chain(op, node, given, options, *seen)
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
@@ -331,12 +343,6 @@ class Finder:
                 if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
                     return other
         return None
-
-
-def is_activation(function: ast.expr) -> bool:
-    """Whether a called function or module is an activation, according to its name."""
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return any(part in name.lower() for part in ACTIVATIONS)
 
 
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:

@@ -101,16 +101,16 @@ class Pair:
 class Nested(ast.NodeTransformer):
     """Replaces the chains in a statement, also inner chains. Does not change nested functions and inner statements."""
 
-    def __init__(self, rewriting: "Rewriting", block: Block, at: int) -> None:
-        self.rewriting, self.block, self.at = rewriting, block, at
-        self.absorbed: set[str] = set()
+    def __init__(self, rewriting: "Rewriting", block: Block, at: int, split: bool = True) -> None:
+        self.rewriting, self.block, self.at, self.split = rewriting, block, at, split
+        self.absorbed: dict[str, ast.stmt | None] = {}
 
     def visit(self, node: ast.AST) -> Any:
         """Return the replacement of a node."""
         if isinstance(node, ast.Lambda) or (isinstance(node, ast.stmt) and not is_simple(node)):
             return node
-        if isinstance(node, ast.expr) and (temporary := self.rewriting.computed.get(id(node))):
-            return ast.copy_location(ast.Name(temporary, ast.Load()), node)
+        if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
+            return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.expr) and (chain := self.chain(node)):
             self.absorbed |= chain.used()
             return self.rewriting.call(chain, self)
@@ -122,7 +122,7 @@ class Nested(ast.NodeTransformer):
     def chain(self, node: ast.expr) -> Chain | None:
         """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it."""
         rewriting = self.rewriting
-        found = Finder(self.block, self.at, rewriting.space).find(node)
+        found = Finder(self.block, self.at, rewriting.space, self.split).find(node)
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
         if found is not None and found.op == GATED and not is_likely(found, self.block.statements[self.at]):
             return None
@@ -138,8 +138,9 @@ class Rewriting:
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
-        self.computed: dict[int, str] = {}
-        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
+        self.computed: dict[int, tuple[str, ast.expr]] = {}
+        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node.
+        Without the node itself, a new node could get the `id` of a deleted one."""
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
@@ -214,13 +215,16 @@ class Rewriting:
         block.update(at, ast.copy_location(made, statement))
         return True
 
-    def put(self, block: Block, at: int, statement: ast.stmt, absorbed: set[str]) -> None:
-        """Put a statement into the place of another one, and remove the definitions that it contains now."""
-        removed = [block.defined(name, at) for name in absorbed]
+    def put(self, block: Block, at: int, statement: ast.stmt, absorbed: dict[str, ast.stmt | None]) -> None:
+        """Put a statement into the place of another one, and remove the definitions that it contains now.
+
+        `absorbed` has the names of these definitions, and the statements that replace them.
+        """
+        removed = [(block.defined(name, at), kept) for name, kept in absorbed.items()]
         block.update(at, statement)
-        for index in removed:
+        for index, kept in removed:
             assert index is not None
-            block.update(index, ast.copy_location(ast.Pass(), statement))
+            block.update(index, kept or ast.copy_location(ast.Pass(), statement))
 
     def call(self, chain: Chain, nested: Nested) -> ast.expr:
         """Return the call that replaces a chain."""
@@ -252,7 +256,7 @@ class Rewriting:
                     break
         return None
 
-    def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, set[str]]:
+    def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, dict[str, ast.stmt | None]]:
         """Return the statement that computes a pair. Also return the variables whose values it contains.
 
         The variables that the norm contains are removed here.
@@ -260,9 +264,9 @@ class Rewriting:
         total, norm, variable = pair.total, pair.norm, pair.variable
         index = self.add(total, norm)
         temporary = f"{PREFIX}normed_{index}"
-        self.computed[id(norm.node)] = temporary
+        self.computed[id(norm.node)] = temporary, norm.node
         owns = [total.own(), norm.own()]
-        nested, later = Nested(self, block, at), Nested(self, block, pair.last)
+        nested, later = Nested(self, block, at), Nested(self, block, pair.last, split=False)
         operands = [ast.keyword(name, nested.visit(node)) for name, node in total.in_order()]
         for name, node in norm.in_order():
             if not reads_sum(node, variable):
@@ -362,7 +366,7 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
     for node in evaluated_once(statement):
         if not isinstance(node, ast.expr):
             continue
-        finder = Finder(block, at, space)
+        finder = Finder(block, at, space, split=False)
         if pattern == NORM and (chain := finder.find(node, MODULATED)):
             inner |= {id(part) for part in walk(chain)}
         if id(node) not in inner and (norm := finder.find(node, pattern)):
