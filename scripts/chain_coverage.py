@@ -253,6 +253,8 @@ def in_file(node: ast.expr, indent: int) -> Place:
 
 def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
     """Yield the places of the expressions that a call of a rewritten method computes, without its operands."""
+    if isinstance(call.func, ast.Name) and call.func.id.endswith("unfused"):
+        yield from (in_file(node, indent) for node in ast.walk(call.args[1]) if isinstance(node, ast.BinOp))
     for own in call.args:
         if isinstance(own, ast.Lambda):
             for node in ast.walk(own.body):

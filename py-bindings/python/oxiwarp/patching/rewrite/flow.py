@@ -32,7 +32,7 @@ Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 
 ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
 """Parts of the names of activations."""
-KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "sum_and_norm"))
+KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "sum_and_norm", "unfused"))
 """Functions of `calls.py` without side effects."""
 
 
@@ -373,8 +373,10 @@ class Block:
         ):
             return False
         for index in range(first + 1, len(self.statements)):
-            if index != at and name in self.reads[index].loads and (
-                index in self.moved or name in exposed(self.statements[index])
+            if (
+                index != at
+                and name in self.reads[index].loads
+                and (index in self.moved or name in exposed(self.statements[index]))
             ):
                 return False
             if index >= at and rebinds(self.statements[index], name):

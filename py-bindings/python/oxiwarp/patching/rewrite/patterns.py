@@ -50,7 +50,7 @@ class Chain:
 
     def keeps_order(self) -> bool:
         """Whether no operand may change another operand, which the expression casts or normalises before."""
-        operands = list(self.operands.values())
+        operands = [node for name, node in self.operands.items() if name != "target"]  # only its dtype counts
         reads = [Read(operand) for operand in operands]
         wide = self.options.get("wide", ())
         if (self.op in (GATED, SUM) and not any(wide)) or self.casts_after_arguments():
@@ -243,6 +243,7 @@ class Finder:
             return None
         for residual, branch in ((total.left, total.right), (total.right, total.left)):
             product, of_branch = without_float(self.see(branch))
+            product, rounded = without_cast(product) if target is None else (product, None)
             product = self.see(product)
             x, wide_x = without_float(residual)
             if not is_product(product) or of_branch or is_product(self.see(x)) or not is_value(x):
@@ -254,8 +255,9 @@ class Finder:
             (a, wide_a), (b, wide_b) = (without_float(factor) for factor in factors)
             if not (is_value(a) and is_value(b)):
                 continue
-            operands = {"x": x, "a": a, "b": b, "target": target}
-            return self.chain("gated_residual", node, operands, wide=(wide_x, wide_a, wide_b))
+            operands = {"x": x, "a": a, "b": b, "target": target or rounded}
+            wide = wide_x, wide_a, wide_b
+            return self.chain("gated_residual", node, operands, wide=wide, inner=rounded is not None)
         return None
 
     def plain_sum(self, node: ast.expr) -> Chain | None:

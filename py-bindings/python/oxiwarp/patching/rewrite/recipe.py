@@ -102,6 +102,8 @@ def recipe_for(
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
     """Return the reason why no kernel computes a chain, as far as norms and activations show, or None."""
+    if chain.reason:
+        return chain.reason
     if chain.ops == ("attention",) and attention is None:
         return "patch was called without attention=True"
     if chain.owner:

@@ -23,6 +23,7 @@ from .rotary_rewriter import (
     part_of,
     rotary_chain,
 )
+from .unfused import UNFUSED, unfused_chain
 
 SUM_AND_NORM = "sum_and_norm"
 ATTENTION = "attention"
@@ -59,6 +60,8 @@ class Found:
     """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
     act: str = ""
     """Attribute of `self` that is the activation, or ""."""
+    reason: str = ""
+    """Why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
     """Name of the parameter, such as "attn", that holds the norm, or ""."""
 
@@ -104,6 +107,8 @@ class Nested(ast.NodeTransformer):
     def __init__(self, rewriting: "Rewriting", block: Block, at: int, split: bool = True) -> None:
         self.rewriting, self.block, self.at, self.split = rewriting, block, at, split
         self.absorbed: dict[str, ast.stmt | None] = {}
+        self.known: set[int] = set()
+        """Parts of chains that no kernel computes, by `id`."""
 
     def visit(self, node: ast.AST) -> Any:
         """Return the replacement of a node."""
@@ -117,6 +122,9 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.Call) and is_attention(node.func):
             node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
+        if id(node) not in self.known and isinstance(node, ast.expr) and (chain := unfused_chain(node)):
+            self.known |= {id(part) for part in ast.walk(node)}
+            return self.rewriting.unfused(chain, self.generic_visit(node))
         return self.generic_visit(node)
 
     def chain(self, node: ast.expr) -> Chain | None:
@@ -233,6 +241,11 @@ class Rewriting:
         operands = [ast.keyword(name, nested.visit(node)) for name, node in chain.in_order()]
         return called(chain.op, [self.changed(at), own, *constants(chain)], operands, chain.node)
 
+    def unfused(self, chain: Chain, node: Any) -> ast.expr:
+        """Return the call that computes a chain without a kernel."""
+        at = self.add(chain)
+        return called(UNFUSED, [ast.Constant(at), node, ast.Constant(chain.options["reason"])], [], chain.node)
+
     def changed(self, at: int) -> ast.expr:
         """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
         functions = [ast.parse(name, mode="eval").body for name in self.found[at].functions]
@@ -284,14 +297,15 @@ class Rewriting:
 
     def add(self, *chains: Chain) -> int:
         """Add a chain to the report, and return its index."""
-        names = KERNELS[tuple(chain.op for chain in chains)]
+        names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
         if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
             owner, norm = ast.unparse(called_norm.value), called_norm.attr
-        self.found.append(Found(names, chains[0].line, source, functions, norm, act, owner))
+        reason = chains[0].options.get("reason", "")
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner))
         return len(self.found) - 1
 
 
