@@ -249,7 +249,7 @@ class Both(Unfused):
 
     def forward(self, x, scale, shift, gate):
         x = x * (1 + scale)[:, None, :] + shift[:, None, :]
-        return x + gate * self.norm(x)
+        return x + gate * F.relu(x)
 
 
 def test_unfused():
@@ -265,4 +265,4 @@ def test_unfused():
     report = oxiwarp.patch(other, cpu_kernels=True)
     torch.testing.assert_close(other(*args), stock, rtol=1e-5, atol=1e-5)
     first, second = (row for row in report.ran() if row.line)
-    assert first.fallbacks == {reasons[0]: 1} and second.kernels == 1
+    assert first.fallbacks == {reasons[1]: 1} and second.kernels == 1
