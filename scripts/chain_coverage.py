@@ -31,7 +31,7 @@ from oxiwarp.patching.fusions import FUSIONS, FusedRecipe, find
 from oxiwarp.patching.fusions.core.source import resolve
 from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.rewrite.method import PREFIX, undecorated
-from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, impossible, method_of, rewritten_from
+from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, impossible, methods_of, rewritten_from
 from oxiwarp.patching.sites import RAN, Site, sites_of
 
 KERNEL, ORIGINAL, LEFT, MISSED = "kernel", "original", "left", "missed"
@@ -181,11 +181,14 @@ def covers_of(model: nn.Module) -> Covers:
             if type(part) in rewritten:
                 continue
             rewritten.add(type(part))
-            add_rewritten(covers, getattr(base, recipe.method), [Cover("rewritten", site) for site in sites])
-        elif recipe is None and (method := method_of(base)):
-            found = found_in(own := getattr(base, method))
-            if not isinstance(found, str):
-                reasons = [impossible(part, chain, None, None) or "" for chain in found]
+            rest = iter(sites)
+            for method in methods_of(base):
+                own = getattr(base, method)
+                add_rewritten(covers, own, [Cover("rewritten", next(rest)) for _ in found_in(own)])
+        elif recipe is None:
+            for method in methods_of(base):
+                own = getattr(base, method)
+                reasons = [impossible(part, chain, None, None) or "" for chain in found_in(own)]
                 add_rewritten(covers, own, [Cover("rewritten", None, reason) for reason in reasons])
     return covers
 
@@ -250,6 +253,8 @@ def in_file(node: ast.expr, indent: int) -> Place:
 
 def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
     """Yield the places of the expressions that a call of a rewritten method computes, without its operands."""
+    if isinstance(call.func, ast.Name) and call.func.id.endswith("unfused"):
+        yield from (in_file(node, indent) for node in ast.walk(call.args[1]) if isinstance(node, ast.BinOp))
     for own in call.args:
         if isinstance(own, ast.Lambda):
             for node in ast.walk(own.body):
@@ -274,10 +279,11 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
+    # A chain of a method is one of its callers if all of them are rewritten.
+    callers = trace.functions.get((path, first), set()) if caller is None else {caller}
+    parts = [calling(line, (path, first), covers) for line in callers]
+    found += sum(parts, []) if all(parts) else []
     if caller is not None:
-        for region in covers.regions.get(caller[0], ()):
-            if (path, first) in region.functions and region.lines[0] <= caller[1] <= region.lines[1]:
-                found.append(region.cover)
         for function in loose_chains.functions_of(caller[0], caller[0]).values() if caller[0] else ():
             if function.first <= caller[1] <= function.last:
                 found += covers.functions.get((caller[0], function.first), ())
@@ -288,6 +294,16 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         if not found:  # a norm without its sum
             found += [item.cover for item in covers.regions.get(path, ()) if chain.whole in item.places]
     return found
+
+
+def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
+    """Return what covers the chains around a line that contain the formula of the function called in this line."""
+    regions = covers.regions.get(caller[0], ())
+    return [
+        region.cover
+        for region in regions
+        if function in region.functions and region.lines[0] <= caller[1] <= region.lines[1]
+    ]
 
 
 def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:

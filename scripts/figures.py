@@ -427,9 +427,7 @@ PAGES = {
         "FLUX.1 on two GPUs": flux_on_two_gpus,
         "decoders on two GPUs": language_on_two_gpus,
         "attention": lambda: attention("cuDNN", "FlashAttention-2"),
-        "attention on an H100": lambda: attention(
-            "FlashAttention-3", "cuDNN", "FlashAttention-2", gpu="nvidia-h100"
-        ),
+        "attention on an H100": lambda: attention("FlashAttention-3", "cuDNN", "FlashAttention-2", gpu="nvidia-h100"),
         "shapes of guides": guide_shapes,
         "goals": goals,
         "kernels": kernels,

@@ -97,7 +97,7 @@ class Calls(RotaryCalls):
             why = operands.unusable(x, self.cpu_kernels)
             return why or ((y, None) if operands.is_like(y, x) else "the terms differ in shape or dtype")
         x, a, b = terms["x"], terms["a"], terms["b"]
-        return branch_and_gate(x, a, b, options[1], terms.get("target"), self.cpu_kernels)
+        return branch_and_gate(x, a, b, *options[1:], terms.get("target"), self.cpu_kernels)
 
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
         """Return the norm of `norm(x) * (1 + scale) + shift` or of `norm(x)`, or a reason."""
@@ -185,6 +185,11 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
         return own(**factors) if made is None else made
 
+    def unfused(self, at: int, value: Any, reason: str) -> Any:
+        """Count a chain that no kernel computes, and return its value."""
+        self.site(at).note(reason)
+        return value
+
     def attention(self, at: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Compute the attention with `oxiwarp.attention` where that is measured to be faster, or with `function`."""
         if self.how.attention is None or len(args) != 3:
@@ -197,7 +202,7 @@ class Calls(RotaryCalls):
 
 METHODS = (
     "gated_residual", "modulated_norm", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary", "rotary_pair",
-    "rotary_part", "deferred_norm", "head_norm", "attention",
+    "rotary_part", "deferred_norm", "head_norm", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

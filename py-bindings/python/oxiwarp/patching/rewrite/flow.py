@@ -6,9 +6,12 @@ name is not read anywhere else, and if no statement in between can change the va
 """
 
 import ast
+import copy
 import re
 from collections.abc import Iterator
 from typing import Any
+
+from .method import PREFIX
 
 # fmt: off
 METHODS = frozenset((
@@ -28,10 +31,27 @@ FUNCTIONS = frozenset((
 Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
+ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
+"""Parts of the names of activations."""
+KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "sum_and_norm", "unfused"))
+"""Functions of `calls.py` without side effects."""
+
+
+def is_kernel(called: ast.expr) -> bool:
+    """Whether a called function computes a rewritten chain and has no side effects."""
+    return isinstance(called, ast.Name) and called.id in KERNELS
+
+
 def is_norm(called: ast.expr) -> bool:
     """Whether a called module is a norm, according to its name. A norm has no side effects."""
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     return ("norm" in name.lower() and not name.endswith("_")) or re.fullmatch(r"ln(\d|_\w*[^_])?", name) is not None
+
+
+def is_activation(called: ast.expr) -> bool:
+    """Whether a called function or module is an activation, according to its name."""
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return any(part in name.lower() for part in ACTIVATIONS)
 
 
 class Read(ast.NodeVisitor):
@@ -44,6 +64,8 @@ class Read(ast.NodeVisitor):
         """Whether the code may run other code than torch operations without side effects."""
         self.changed: set[str] = set()
         """Names of tensors that the code changes in place, as far as it is known. `effects` is true for all of them."""
+        self.passed: set[str] = set()
+        """Names of tensors whose memory a called function with possible side effects gets."""
         if node is not None:
             self.visit(node)
 
@@ -52,6 +74,7 @@ class Read(ast.NodeVisitor):
         self.loads += other.loads
         self.stores |= other.stores
         self.changed |= other.changed
+        self.passed |= other.passed
         self.effects |= other.effects
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -68,7 +91,13 @@ class Read(ast.NodeVisitor):
         # `self.chunk` is a module or a method of the class.
         known = known and not is_self(called.value)  # type: ignore[attr-defined]
         known = known or (isinstance(called, ast.Name) and called.id in FUNCTIONS) or is_norm(called)
+        if is_kernel(called):
+            self.visit_kernel(node)
+            return
         self.effects |= not known
+        if not known:
+            for part in (called, *node.args, *(keyword.value for keyword in node.keywords)):
+                self.passed |= passed_by(part)
         if isinstance(called, ast.Attribute) and called.attr.endswith("_") and not called.attr.endswith("__"):
             self.change(called.value)
         for keyword in node.keywords:
@@ -81,6 +110,14 @@ class Read(ast.NodeVisitor):
             self.visit(called)
         for child in (*node.args, *node.keywords):
             self.visit(child)
+
+    def visit_kernel(self, node: ast.Call) -> None:
+        """Record the operands of a chain that is rewritten. The original expression computes only these."""
+        for own in node.args:
+            read = Read(own)
+            self.loads += read.loads
+        for keyword in node.keywords:
+            self.visit(keyword.value)
 
     def change(self, node: ast.expr) -> None:
         """Record that the code changes the tensor `node` in place."""
@@ -165,6 +202,41 @@ def reads_old(statement: ast.stmt, name: str) -> bool:
     return False
 
 
+def divided(statement: ast.Assign) -> tuple[ast.expr, ast.stmt] | None:
+    """Split `name = value` into the calls with side effects and the operations on their results, or return None.
+
+    Return the value, in which variables stand for the calls, and a statement that assigns these variables. Products,
+    casts, activations and norms have no side effects.
+    """
+    calls: list[ast.expr] = []
+    names: list[ast.expr] = []
+
+    def visit(node: ast.expr) -> ast.expr:
+        if not Read(node).effects:
+            return node
+        made = copy.copy(node)
+        if isinstance(made, ast.BinOp):
+            made.left, made.right = visit(made.left), visit(made.right)
+            return made
+        if isinstance(made, ast.Call) and len(made.args) == 1 and (is_norm(made.func) or is_activation(made.func)):
+            made.args = [visit(made.args[0])]
+            return made
+        name = f"{PREFIX}part_{statement.lineno}_{statement.col_offset}_{len(calls)}"
+        calls.append(node)
+        names.append(ast.copy_location(ast.Name(name, ast.Store()), node))
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    value = visit(statement.value)
+    if isinstance(value, ast.Name):
+        return None
+    if not calls:
+        return value, ast.copy_location(ast.Pass(), statement)
+    if len(calls) == 1:
+        return value, ast.copy_location(ast.Assign(names, calls[0]), statement)
+    target, result = ast.Tuple(names, ast.Store()), ast.Tuple(calls, ast.Load())
+    return value, ast.copy_location(ast.Assign([target], result), statement)
+
+
 def is_definition(statement: ast.stmt) -> bool:
     """Whether a statement is `name = value`."""
     return (
@@ -246,6 +318,8 @@ def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
     if isinstance(node, ast.Subscript | ast.Starred | ast.NamedExpr):
         return shared_by(node.value, calls)
     if isinstance(node, ast.Call):
+        if is_kernel(node.func):
+            return set()
         own = isinstance(node.func, ast.Attribute) and not is_self(node.func.value)
         method = shared_by(node.func.value, calls) if own else set()  # type: ignore[attr-defined]
         held = [*node.args, *(keyword.value for keyword in node.keywords)] if calls else []
@@ -253,6 +327,16 @@ def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
     if isinstance(node, ast.IfExp | ast.BoolOp | ast.Tuple | ast.List):
         return set().union(*(shared_by(part, calls) for part in ast.iter_child_nodes(node)))
     return set()
+
+
+def passed_by(node: ast.expr) -> set[str]:
+    """Return the variables whose memory a function can change if the expression is its argument."""
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
+        return set()
+    if isinstance(node, ast.BinOp | ast.Tuple | ast.List):  # a sum of lists contains their tensors
+        return set().union(*(passed_by(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
+    known = (ast.Name, ast.Attribute, ast.Subscript, ast.Starred, ast.Call, ast.IfExp, ast.BoolOp, ast.Constant)
+    return shared_by(node, calls=True) if isinstance(node, known) else set(Read(node).loads)
 
 
 class Block:
@@ -315,12 +399,16 @@ class Block:
         for read in others:
             if names & read.stores and not kept:
                 return False
-            if read.effects and (own.effects or near & set(read.loads) or far & read.changed):
+            if read.effects and (own.effects or near & read.passed or far & read.changed):
                 return False
         return True
 
-    def expanded(self, name: str, at: int) -> ast.expr | None:
-        """Return the value of the variable `name` if statement `at` may compute it in the place of its definition."""
+    def expanded(self, name: str, at: int, split: bool = False) -> tuple[ast.expr, ast.stmt | None] | None:
+        """Return the value of the variable `name` if statement `at` may compute it in the place of its definition.
+
+        With `split`, calls with side effects may stay in the place of the definition. If there are some, the second
+        result is a statement that must replace the definition, and the value reads the variables of this statement.
+        """
         first = self.defined(name, at)
         if first is None or not self.used_once(name, first, at):
             return None
@@ -328,9 +416,16 @@ class Block:
         assert isinstance(statement, ast.Assign)
         before = [Read(part) for part in evaluated_before(self.statements[at], name) or ()]
         before += self.moved.get(at, [])
-        own = Read(statement.value)
-        movable = self.independent(own, [*self.reads[first + 1 : at], *before])
-        return statement.value if movable else None
+        others = [*self.reads[first + 1 : at], *before]
+        if self.independent(Read(statement.value), others):
+            return statement.value, None
+        made = divided(statement) if split else None
+        if made is None:
+            return None
+        value, kept = made
+        own, stays = Read(value), Read(kept)
+        own.effects, stays.stores = False, set()  # the value calls only activations and norms, and reads what stays
+        return made if self.independent(own, [stays, *others]) else None
 
 
 def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
@@ -375,6 +470,7 @@ __all__ = [
     "aliases_of",
     "blocks",
     "evaluated_once",
+    "is_activation",
     "is_definition",
     "is_norm",
     "is_self",

@@ -135,11 +135,12 @@ def dtype_of(target: Any) -> Any:
 
 
 def branch_and_gate(
-    x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], target: Any, cpu_kernels: bool
+    x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], inner: bool, target: Any, cpu_kernels: bool
 ) -> tuple[Tensor, Tensor] | str:
     """Return the branch and the gate of `x + a * b`, as `gated_residual` takes them, or a reason.
 
-    `wide` says which of `x`, `a` and `b` the original code casts to float32.
+    `wide` says which of `x`, `a` and `b` the original code casts to float32, and `inner` whether it casts the product
+    and not the sum to `target`.
     """
     if why := unusable(x, cpu_kernels):
         return why
@@ -154,6 +155,8 @@ def branch_and_gate(
     result = dtype_of(target)
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
+    if inner:  # the product is rounded as without casts, and the sum too
+        return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
     if gate.dtype == FLOAT:  # the product and the sum are float32
         return (y, gate) if result == x.dtype else DTYPES
     if gate.dtype != x.dtype or result not in (None, x.dtype):

@@ -37,7 +37,7 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
     for node in evaluated_once(statement):
         if not isinstance(node, ast.expr):
             continue
-        finder = Finder(block, at, space)
+        finder = Finder(block, at, space, split=False)
         if pattern == NORM and (chain := finder.find(node, MODULATED)):
             inner |= {id(part) for part in walk(chain)}
         if id(node) not in inner and (norm := finder.find(node, pattern)):
@@ -128,6 +128,7 @@ def joined(total: Chain, norm: Chain) -> Chain:
         norm.inlined | total.inlined,
         norm.names | total.names,
         norm.functions | total.functions,
+        norm.kept | total.kept,
     )
 
 

@@ -4,21 +4,14 @@ import ast
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any
 
-from ..._cache import cache_weakly
-from .flow import Block, Read, is_norm, is_self, shared_by
-from .method import PREFIX, Unreadable, check_source, tree_of
+from .flow import Block, Read, is_activation, is_norm, shared_by
+from .formulas import formula_of, function_at, function_name, is_cheap
+from .method import PREFIX
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION = "gated_activation"
-MOST_PARAMETERS = 4
-"""Functions with more parameters are no formulas."""
-ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
-"""Parts of the names of activations."""
-LIBRARIES = ("torch", "F")
-"""Global variables that a formula may read."""
 FLOAT32 = ("torch.float32", "torch.float")
 
 
@@ -41,6 +34,9 @@ class Chain:
     functions: dict[int, str] = field(default_factory=dict)
     """The names of the functions that the expression calls and whose source is part of it, by the `id` of the call."""
 
+    kept: dict[str, ast.stmt] = field(default_factory=dict)
+    """Statements that must replace the definitions of variables in the expression, by the name of the variable."""
+
     @property
     def line(self) -> int:
         """The line in which the expression starts."""
@@ -54,10 +50,10 @@ class Chain:
 
     def keeps_order(self) -> bool:
         """Whether no operand may change another operand, which the expression casts or normalises before."""
-        operands = list(self.operands.values())
+        operands = [node for name, node in self.operands.items() if name != "target"]  # only its dtype counts
         reads = [Read(operand) for operand in operands]
         wide = self.options.get("wide", ())
-        if self.op in (GATED, SUM) and not any(wide):
+        if (self.op in (GATED, SUM) and not any(wide)) or self.casts_after_arguments():
             return True
         values = [shared_by(operand, calls=False) - {"self"} for operand in operands]
         return not any(
@@ -67,11 +63,38 @@ class Chain:
             if index != at
         )
 
-    def used(self) -> set[str]:
-        """Return the names of the variables whose values are part of the expression."""
+    def casts_after_arguments(self) -> bool:
+        """Whether the expression is a call of a function with a formula, and each argument is an operand as a whole."""
+        call = without_cast(self.node)[0]
+        call = call if id(call) in self.functions else self.node
+        if id(call) not in self.functions or not isinstance(call, ast.Call):
+            return False
+        operands = {id(node) for node in self.operands.values()}
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
+
+    def evaluates_once(self) -> bool:
+        """Whether the original expression, as a function of the operands, runs no code that the operands run too.
+
+        If an operand is a part of the formula of a function that is called, `own` evaluates the arguments again.
+        """
         own = Own(self)
         own.visit(self.node)
-        return own.used
+        known = {id(call) for call in own.calls}
+        for call in (node for outer in own.calls for node in ast.walk(outer) if isinstance(node, ast.Call)):
+            is_operand = isinstance(call.func, ast.Name) and call.func.id in self.operands
+            if id(call) not in known and not is_operand and Read(ast.Call(call.func, [], [])).effects:
+                return False
+        return True
+
+    def used(self) -> dict[str, ast.stmt | None]:
+        """Return the names of the variables whose values are part of the expression.
+
+        The value of a name is a statement that must replace its definition, or None.
+        """
+        own = Own(self)
+        own.visit(self.node)
+        return {name: self.kept.get(name) for name in own.used}
 
     def called(self) -> set[str]:
         """Return the names of the functions whose source is part of the expression."""
@@ -110,6 +133,8 @@ class Own(ast.NodeTransformer):
         self.parameters = {id(node): name for name, node in chain.operands.items()}
         self.used: set[str] = set()
         self.called: set[str] = set()
+        self.calls: list[ast.Call] = []
+        """The copied calls of these functions."""
         self.renamed: set[str] = set()
         """Variables of the method that have the name of a parameter. In the function, their names have a prefix."""
 
@@ -119,6 +144,10 @@ class Own(ast.NodeTransformer):
             return ast.copy_location(ast.Name(name, ast.Load()), node)
         if name := self.chain.functions.get(id(node)):
             self.called.add(name)  # the original expression calls the function
+            made = self.generic_visit(copy.copy(node))
+            assert isinstance(made, ast.Call)
+            self.calls.append(made)
+            return made
         elif id(node) in self.chain.inlined:
             if name := self.chain.names.get(id(node)):
                 self.used.add(name)
@@ -139,10 +168,13 @@ class Own(ast.NodeTransformer):
 
 
 class Finder:
-    """Looks for chains in the statement `at` of a block."""
+    """Looks for chains in the statement `at` of a block.
 
-    def __init__(self, block: Block, at: int, space: Mapping[str, Any]) -> None:
-        self.block, self.at, self.space = block, at, space
+    With `split`, calls with side effects may stay in the place of the definition of a variable.
+    """
+
+    def __init__(self, block: Block, at: int, space: Mapping[str, Any], split: bool = True) -> None:
+        self.block, self.at, self.space, self.split = block, at, space, split
         self.start()
 
     def start(self) -> None:
@@ -150,6 +182,7 @@ class Finder:
         self.inlined: dict[int, ast.expr] = {}
         self.names: dict[int, str] = {}
         self.functions: dict[int, str] = {}
+        self.kept: dict[str, ast.stmt] = {}
 
     def see(self, node: ast.expr) -> ast.expr:
         """Return the value of a variable if it may be computed here, or the formula of a function that is called.
@@ -168,35 +201,49 @@ class Finder:
         if id(node) not in self.inlined:
             if node.id in self.names.values():  # in `y = y[0]`, the inner `y` has an earlier value
                 return node
-            value = self.block.expanded(node.id, self.at)
-            if value is None:
+            found = self.block.expanded(node.id, self.at, self.split)
+            if found is None:
                 return node
+            value, kept = found
+            if kept is not None:
+                self.kept[node.id] = kept
             self.inlined[id(node)], self.names[id(node)] = value, node.id
         return self.inlined[id(node)]
+
+    def without_casts(self, node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
+        """Return the value of an expression without its casts, and the dtype that it is cast to.
+
+        `f(x).type_as(x)` has two casts if the formula of `f` casts to the dtype of its argument.
+        """
+        result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
+        if target is None:
+            return result, None
+        inner, other = without_cast(self.see(result))
+        return (inner, target) if other is not None and same_dtype(target, other) else (self.see(result), target)
 
     def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
         """Return a chain. An operand that is None is left out."""
         given = {name: operand for name, operand in operands.items() if operand is not None}
-        return Chain(op, node, given, options, dict(self.inlined), dict(self.names), dict(self.functions))
+        seen = dict(self.inlined), dict(self.names), dict(self.functions), dict(self.kept)
+        return Chain(op, node, given, options, *seen)
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
         for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, ACTIVATION)):
             self.start()
             found = pattern(node)
-            if found and found.keeps_order():
+            if found and found.keeps_order() and found.evaluates_once():
                 return found
         return None
 
     def gated_residual(self, node: ast.expr) -> Chain | None:
         """Match `x + gate * y`, also with casts of `x` and `y` to float32 and of the sum back to the dtype of `x`."""
-        total, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
-        if target is not None:
-            total = self.see(total)
+        total, target = self.without_casts(node)
         if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
             return None
         for residual, branch in ((total.left, total.right), (total.right, total.left)):
             product, of_branch = without_float(self.see(branch))
+            product, rounded = without_cast(product) if target is None else (product, None)
             product = self.see(product)
             x, wide_x = without_float(residual)
             if not is_product(product) or of_branch or is_product(self.see(x)) or not is_value(x):
@@ -208,8 +255,9 @@ class Finder:
             (a, wide_a), (b, wide_b) = (without_float(factor) for factor in factors)
             if not (is_value(a) and is_value(b)):
                 continue
-            operands = {"x": x, "a": a, "b": b, "target": target}
-            return self.chain("gated_residual", node, operands, wide=(wide_x, wide_a, wide_b))
+            operands = {"x": x, "a": a, "b": b, "target": target or rounded}
+            wide = wide_x, wide_a, wide_b
+            return self.chain("gated_residual", node, operands, wide=wide, inner=rounded is not None)
         return None
 
     def plain_sum(self, node: ast.expr) -> Chain | None:
@@ -233,9 +281,7 @@ class Finder:
 
     def modulated_norm(self, node: ast.expr) -> Chain | None:
         """Match `norm(x) * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
-        result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
-        if target is not None:
-            result = self.see(result)
+        result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):
                 if is_value(shift) and (found := self.modulated(node, product, shift, target)):
@@ -301,94 +347,6 @@ class Finder:
         return None
 
 
-CLASS = "self"
-"""Key of the class of a method among its global variables, as a rewriting passes them."""
-
-
-def function_name(called: ast.expr) -> str:
-    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another expression."""
-    if isinstance(called, ast.Attribute) and is_self(called.value):
-        return f"{CLASS}.{called.attr}"
-    return called.id if isinstance(called, ast.Name) else ""
-
-
-def function_at(name: str, space: Mapping[str, Any]) -> Any:
-    """Return the function or the method of the class that has this name, or None."""
-    owner, _, attribute = name.rpartition(".")
-    return getattr(space.get(CLASS), attribute, None) if owner else space.get(name)
-
-
-def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
-    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
-
-    `space` has the global variables of the code that calls the function.
-    """
-    formula = formula_in(function) if isinstance(function, FunctionType) else None
-    if formula is None:
-        return None
-    names, value = formula
-    if function_name(call.func).startswith(f"{CLASS}."):
-        names = names[1:]
-    given = dict(zip(names, call.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in call.keywords}
-    if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
-        return None
-    loads = Read(value).loads
-    if any(loads.count(name) != 1 or isinstance(given[name], ast.Starred) for name in names):
-        return None
-    if any(name in loads and space.get(name) is not function.__globals__.get(name) for name in LIBRARIES):
-        return None
-    in_order = [name for name in loads if name in names] == list(given)
-    if not in_order and sum(Read(argument).effects for argument in given.values()) > 1:
-        return None
-    return Filled(given).visit(copy.deepcopy(value))
-
-
-@cache_weakly
-def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
-    """Return the parameters and the formula of a function, or None if it computes something else.
-
-    Such a function has one statement, `return`. It reads only its parameters, `torch` and `F`. For a method, `self` is
-    the first parameter.
-    """
-    if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
-        return None
-    try:
-        tree = tree_of(function)
-    except Unreadable:
-        return None
-    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-    arguments = tree.args
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or len(body) != 1:
-        return None
-    names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
-    value = body[0].value if isinstance(body[0], ast.Return) else None
-    read = Read(value)
-    if value is None or read.effects or set(read.loads) - {*names, *LIBRARIES} or "self" in read.loads:
-        return None
-    try:
-        check_source(function)
-    except Unreadable:
-        return None
-    return names, value
-
-
-class Filled(ast.NodeTransformer):
-    """Puts arguments into the place of parameters."""
-
-    def __init__(self, given: Mapping[str, ast.expr]) -> None:
-        self.given = given
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the argument for a parameter."""
-        return self.given.get(node.id, node)
-
-
-def is_activation(function: ast.expr) -> bool:
-    """Whether a called function or module is an activation, according to its name."""
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return any(part in name.lower() for part in ACTIVATIONS)
-
-
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
     """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
     arguments = ast.arguments(
@@ -416,6 +374,12 @@ def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
     if node.func.attr == "to" and by_name and is_dtype:
         return node.func.value, argument
     return node, None
+
+
+def same_dtype(a: ast.expr, b: ast.expr) -> bool:
+    """Whether two expressions for a tensor or its dtype name the same variable."""
+    roots = [node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else node for node in (a, b)]
+    return all(isinstance(root, ast.Name) for root in roots) and ast.dump(roots[0]) == ast.dump(roots[1])
 
 
 def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
@@ -452,7 +416,7 @@ def is_share(node: ast.expr) -> bool:
 
 def is_value(node: ast.expr) -> bool:
     """Whether the node may be a tensor: not a constant, a container or a comparison."""
-    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp)
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp | ast.IfExp)
 
 
 def is_norm_call(node: ast.expr) -> bool:
@@ -464,14 +428,12 @@ def is_norm_call(node: ast.expr) -> bool:
 
 __all__ = [
     "ACTIVATION",
-    "CLASS",
     "GATED",
     "MODULATED",
     "NORM",
     "SUM",
     "Chain",
     "Finder",
-    "function_at",
     "function_of",
     "walk",
     "without_cast",

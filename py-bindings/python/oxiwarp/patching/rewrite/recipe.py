@@ -1,8 +1,9 @@
-"""Defines the recipe (the options of `patch`) of an object whose method is rewritten, and creates that method."""
+"""Defines the recipe (the options of `patch`) of an object whose methods are rewritten, and creates these methods."""
 
 import ast
 import difflib
 import functools
+import inspect
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar
@@ -25,10 +26,10 @@ compiling = torch.compiler.is_compiling
 
 @dataclass(frozen=True)
 class RewrittenRecipe:
-    """The options of `patch` for an object whose method is rewritten from its source."""
+    """The options of `patch` for an object whose methods are rewritten from their source."""
 
     method: str
-    """Name of the method, "forward" or "__call__"."""
+    """Name of the method. If other methods of the class have chains too, they are also rewritten."""
     mode: str
     cpu_kernels: bool = False
     attention: str | None = None
@@ -41,8 +42,16 @@ class RewrittenRecipe:
     classes: ClassVar[tuple[type, ...]] = ()
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the rewritten method of a subclass of `base`, under its name."""
-        own = getattr(base, self.method)
+        """Return the rewritten methods of a subclass of `base`, by name."""
+        made: dict[str, Any] = {}
+        held: list[Site] = []
+        for name in dict.fromkeys((self.method, *methods_of(base))):
+            made[name], sites = self.rewritten(base, getattr(base, name))
+            held += sites
+        return {**made, SITES: held}
+
+    def rewritten(self, base: type, own: FunctionType) -> tuple[Any, list[Site]]:
+        """Return the rewritten method of a subclass of `base` for the method `own`, and the sites of its chains."""
         rewritten = rewritten_from(own)
         assert isinstance(rewritten, Rewritten)
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
@@ -55,7 +64,7 @@ class RewrittenRecipe:
             few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
             return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
 
-        return {self.method: run, SITES: sites}
+        return run, sites
 
     def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
@@ -77,9 +86,9 @@ def recipe_for(
     method = method_of(base_of(x))
     if method is None:
         return None
-    chains = found_in(getattr(base_of(x), method))
-    if isinstance(chains, str):
-        raise Unsuitable(chains)
+    chains = chains_of(base_of(x))
+    if not chains:
+        raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
     # The chain of an activation names the operator of this activation only.
     ops = [
@@ -94,6 +103,8 @@ def recipe_for(
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
     """Return the reason why no kernel computes a chain, as far as norms and activations show, or None."""
+    if chain.reason:
+        return chain.reason
     if chain.ops == ("attention",) and attention is None:
         return "patch was called without attention=True"
     if chain.owner:
@@ -107,6 +118,12 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 def activation(x: Any, chain: Found) -> Any:
     """Return the operator of a product `act(gate) * up`, or a reason. `chain.act` names the attribute of `x`."""
     return activation_of(getattr(x, chain.act, None), "")
+
+
+def chains_of(cls: type) -> list[Found]:
+    """Return the chains of all methods of a class that `patch` rewrites."""
+    found = [found_in(getattr(cls, name)) for name in methods_of(cls)]
+    return [chain for chains in found if not isinstance(chains, str) for chain in chains]
 
 
 def found_in(own: FunctionType) -> tuple[Found, ...] | str:
@@ -128,18 +145,52 @@ def rewritten_from(own: FunctionType) -> Rewritten | str:
 
 
 def method_of(cls: type) -> str | None:
-    """Return the name of the method of `cls` that has chains, or None."""
+    """Return the name of the first method of `cls` that has chains, or None.
+
+    If there is none, but the source of `forward` or `__call__` cannot be rewritten, return this method.
+    """
+    main = main_method(cls)
+    names = methods_of(cls)
+    return names[0] if names else main if main is not None and found_in(getattr(cls, main)) else None
+
+
+def main_method(cls: type) -> str | None:
+    """Return "forward" for a module class and "__call__" for another class, or None if torch defines this method."""
     name = "forward" if hasattr(cls, "forward") else "__call__"
-    own = getattr(cls, name, None)
-    # A tool may have derived the class, as FSDP2 does. So this looks at the module of the method. The gate of
-    # a LoRA layer of peft is a number, for which there is no kernel.
-    if not isinstance(own, FunctionType) or (own.__module__ or "").partition(".")[0] in ("torch", "oxiwarp", "peft"):
-        return None
-    return name if found_in(own) else None
+    return name if is_own(getattr(cls, name, None)) else None
+
+
+def is_own(function: Any) -> bool:
+    """Whether a library of models has defined a function.
+
+    A tool may have derived the class, as FSDP2 does. So this looks at the module of the method. The gate of a LoRA
+    layer of peft is a number, for which there is no kernel.
+    """
+    known = isinstance(function, FunctionType)
+    return known and (function.__module__ or "").partition(".")[0] not in ("torch", "oxiwarp", "peft")
+
+
+def methods_of(cls: type) -> tuple[str, ...]:
+    """Return the names of the methods of `cls` that have chains. `forward` or `__call__` comes first.
+
+    The other methods are those of base classes in the file of `cls` or of its `forward`. A method whose formula is part
+    of a chain of another method is left out.
+    """
+    main = main_method(cls)
+    if main is None:
+        return ()
+    files = {cls.__module__, next(base.__module__ for base in cls.__mro__ if main in vars(base))}
+    near = [base for base in cls.__mro__ if base.__module__ in files]
+    names = [main, *(name for base in near for name in vars(base) if not name.startswith("__"))]
+    methods = {name: inspect.getattr_static(cls, name) for name in dict.fromkeys(names)}
+    found = {name: found_in(own) for name, own in methods.items() if is_own(own)}
+    chains = {name: made for name, made in found.items() if made and not isinstance(made, str)}
+    inlined = [part for made in chains.values() for chain in made for part in chain.functions.values()]
+    return tuple(name for name in chains if not any(methods[name] is part for part in inlined))
 
 
 def patched_source(x: Any) -> str:
-    """Return the change that `patch` made to the source of an object's method, as a unified diff.
+    """Return the change that `patch` made to the source of an object's methods, as a unified diff.
 
     Args:
         x: a module or an attention processor that `patch` replaced.
@@ -158,9 +209,12 @@ def patched_source(x: Any) -> str:
     recipe = recipe_of(x)
     if not isinstance(recipe, RewrittenRecipe):
         return ""
-    own = getattr(base_of(x), recipe.method)
-    before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]
-    return "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "original", "patched", lineterm=""))
+    base, lines = base_of(x), []
+    for name in dict.fromkeys((recipe.method, *methods_of(base))):
+        own = getattr(base, name)
+        before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]
+        lines += difflib.unified_diff(before.splitlines(), after.splitlines(), "original", "patched", lineterm="")
+    return "\n".join(lines)
 
 
-__all__ = ["RewrittenRecipe", "found_in", "method_of", "patched_source", "recipe_for"]
+__all__ = ["RewrittenRecipe", "found_in", "method_of", "methods_of", "patched_source", "recipe_for"]

@@ -8,10 +8,11 @@ from types import FunctionType
 from typing import Any
 
 from .flow import Block, Read, blocks, is_self, is_simple
+from .formulas import CLASS, function_at
 from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
-from .patterns import ACTIVATION, CLASS, GATED, MODULATED, NORM, SUM, Chain, Finder, function_at
+from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
@@ -23,6 +24,7 @@ from .rotary_rewriter import (
     part_of,
     rotary_chain,
 )
+from .unfused import UNFUSED, unfused_chain
 
 SUM_AND_NORM = "sum_and_norm"
 ATTENTION = "attention"
@@ -59,6 +61,8 @@ class Found:
     """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
     act: str = ""
     """Attribute of `self` that is the activation, or ""."""
+    reason: str = ""
+    """Why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
     """Name of the parameter, such as "attn", that holds the norm, or ""."""
 
@@ -87,16 +91,18 @@ class Rewritten:
 class Nested(ast.NodeTransformer):
     """Replaces the chains in a statement, also inner chains. Does not change nested functions and inner statements."""
 
-    def __init__(self, rewriting: "Rewriting", block: Block, at: int) -> None:
-        self.rewriting, self.block, self.at = rewriting, block, at
-        self.absorbed: set[str] = set()
+    def __init__(self, rewriting: "Rewriting", block: Block, at: int, split: bool = True) -> None:
+        self.rewriting, self.block, self.at, self.split = rewriting, block, at, split
+        self.absorbed: dict[str, ast.stmt | None] = {}
+        self.known: set[int] = set()
+        """Parts of chains that no kernel computes, by `id`."""
 
     def visit(self, node: ast.AST) -> Any:
         """Return the replacement of a node."""
         if isinstance(node, ast.Lambda) or (isinstance(node, ast.stmt) and not is_simple(node)):
             return node
-        if isinstance(node, ast.expr) and (temporary := self.rewriting.computed.get(id(node))):
-            return ast.copy_location(ast.Name(temporary, ast.Load()), node)
+        if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
+            return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
             if (
                 len(chains) == 2
@@ -104,11 +110,15 @@ class Nested(ast.NodeTransformer):
                 and is_modulated_later(self.block, self.at, node, self.rewriting.space)
             ):
                 return node
-            self.absorbed.update(*(chain.used() for chain in chains))
+            for chain in chains:
+                self.absorbed |= chain.used()
             return self.rewriting.call(chains, self)
         if isinstance(node, ast.Call) and is_attention(node.func):
             node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
+        if id(node) not in self.known and isinstance(node, ast.expr) and (chain := unfused_chain(node)):
+            self.known |= {id(part) for part in ast.walk(node)}
+            return self.rewriting.unfused(chain, self.generic_visit(node))
         return self.generic_visit(node)
 
     def chains(self, node: ast.expr) -> tuple[Chain, ...]:
@@ -117,7 +127,7 @@ class Nested(ast.NodeTransformer):
         If `node` is the norm of a sum, return the chains of the sum and of the norm.
         """
         rewriting = self.rewriting
-        finder = Finder(self.block, self.at, rewriting.space)
+        finder = Finder(self.block, self.at, rewriting.space, self.split)
         found = finder.find(node)
         norm = found or finder.find(node, NORM)
         if norm is not None and norm.op in (MODULATED, NORM):
@@ -139,8 +149,9 @@ class Rewriting:
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
-        self.computed: dict[int, str] = {}
-        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node."""
+        self.computed: dict[int, tuple[str, ast.expr]] = {}
+        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node.
+        Without the node itself, a new node could get the `id` of a deleted one."""
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
@@ -217,13 +228,16 @@ class Rewriting:
         block.update(at, ast.copy_location(made, statement))
         return True
 
-    def put(self, block: Block, at: int, statement: ast.stmt, absorbed: set[str]) -> None:
-        """Put a statement into the place of another one, and remove the definitions that it contains now."""
-        removed = [block.defined(name, at) for name in absorbed]
+    def put(self, block: Block, at: int, statement: ast.stmt, absorbed: dict[str, ast.stmt | None]) -> None:
+        """Put a statement into the place of another one, and remove the definitions that it contains now.
+
+        `absorbed` has the names of these definitions, and the statements that replace them.
+        """
+        removed = [(block.defined(name, at), kept) for name, kept in absorbed.items()]
         block.update(at, statement)
-        for index in removed:
+        for index, kept in removed:
             assert index is not None
-            block.update(index, ast.copy_location(ast.Pass(), statement))
+            block.update(index, kept or ast.copy_location(ast.Pass(), statement))
 
     def call(self, chains: tuple[Chain, ...], nested: Nested) -> ast.expr:
         """Return the call that replaces a chain, or a sum and the norm that contains it."""
@@ -232,6 +246,11 @@ class Rewriting:
         whole = last if len(chains) == 1 else joined(*chains)
         operands = [ast.keyword(name, nested.visit(node)) for name, node in whole.in_order()]
         return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
+
+    def unfused(self, chain: Chain, node: Any) -> ast.expr:
+        """Return the call that computes a chain without a kernel."""
+        at = self.add(chain)
+        return called(UNFUSED, [ast.Constant(at), node, ast.Constant(chain.options["reason"])], [], chain.node)
 
     def changed(self, at: int) -> ast.expr:
         """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
@@ -256,7 +275,7 @@ class Rewriting:
                     break
         return None
 
-    def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, set[str]]:
+    def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, dict[str, ast.stmt | None]]:
         """Return the statement that computes a pair. Also return the variables whose values it contains.
 
         The variables that the norm contains are removed here.
@@ -264,9 +283,9 @@ class Rewriting:
         total, norm, variable = pair.total, pair.norm, pair.variable
         index = self.add(total, norm)
         temporary = f"{PREFIX}normed_{index}"
-        self.computed[id(norm.node)] = temporary
+        self.computed[id(norm.node)] = temporary, norm.node
         owns = [total.own(), norm.own()]
-        nested, later = Nested(self, block, at), Nested(self, block, pair.last)
+        nested, later = Nested(self, block, at), Nested(self, block, pair.last, split=False)
         operands = [ast.keyword(name, nested.visit(node)) for name, node in total.in_order()]
         for name, node in norm.in_order():
             if not reads_sum(node, variable):
@@ -284,14 +303,15 @@ class Rewriting:
 
     def add(self, *chains: Chain) -> int:
         """Add a chain to the report, and return its index."""
-        names = KERNELS[tuple(chain.op for chain in chains)]
+        names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
         if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
             owner, norm = ast.unparse(called_norm.value), called_norm.attr
-        self.found.append(Found(names, chains[0].line, source, functions, norm, act, owner))
+        reason = chains[0].options.get("reason", "")
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner))
         return len(self.found) - 1
 
 

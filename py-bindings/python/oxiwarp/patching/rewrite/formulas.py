@@ -1,0 +1,162 @@
+"""Reads the formula that a short function computes, such as `modulate(x, shift, scale)`, and fills in the arguments.
+
+The body of such a function has assignments to local variables, `if` statements of such assignments, and a `return` at
+its end. It reads only its parameters, `torch` and `F`, and has no side effects. An `if` becomes `a if test else b`.
+"""
+
+import ast
+import copy
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+from ..._cache import cache_weakly
+from .flow import Read, evaluated_once, is_self
+from .method import Unreadable, check_source, tree_of
+
+CLASS = "self"
+"""Key of the class of a method among its global variables, as a rewriting passes them."""
+MOST_PARAMETERS = 4
+"""Functions with more parameters are no formulas."""
+MOST_STATEMENTS = 8
+"""Functions with more statements are no formulas."""
+LIBRARIES = ("torch", "F")
+"""Global variables that a formula may read."""
+CHEAP = ("expand", "reshape", "squeeze", "transpose", "unsqueeze", "view")
+"""Methods that only make a view. A formula may contain them more than once."""
+
+
+def function_name(called: ast.expr) -> str:
+    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another expression."""
+    if isinstance(called, ast.Attribute) and is_self(called.value):
+        return f"{CLASS}.{called.attr}"
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def function_at(name: str, space: Mapping[str, Any]) -> Any:
+    """Return the function or the method of the class that has this name, or None."""
+    owner, _, attribute = name.rpartition(".")
+    return getattr(space.get(CLASS), attribute, None) if owner else space.get(name)
+
+
+def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
+    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
+
+    `space` has the global variables of the code that calls the function.
+    """
+    formula = formula_in(function) if isinstance(function, FunctionType) else None
+    if formula is None:
+        return None
+    names, value = formula
+    if function_name(call.func).startswith(f"{CLASS}."):
+        names = names[1:]
+    given = dict(zip(names, call.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in call.keywords}
+    if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
+        return None
+    loads = Read(value).loads
+    once = [node.id for node in evaluated_once(value) if isinstance(node, ast.Name)]
+    for name in names:
+        single = loads.count(name) == once.count(name) == 1
+        if isinstance(given[name], ast.Starred) or not (single or (name in loads and is_cheap(given[name]))):
+            return None
+    if any(name in loads and space.get(name) is not function.__globals__.get(name) for name in LIBRARIES):
+        return None
+    in_order = [name for name in loads if name in names] == list(given)
+    if not in_order and sum(Read(argument).effects for argument in given.values()) > 1:
+        return None
+    return filled(value, given)
+
+
+@cache_weakly
+def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
+    """Return the parameters and the formula of a function, or None if it computes something else.
+
+    For a method, `self` is the first parameter.
+    """
+    if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
+        return None
+    try:
+        tree = tree_of(function)
+    except Unreadable:
+        return None
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    arguments = tree.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or not body:
+        return None
+    names = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
+    *before, last = body
+    values = None if len(body) > MOST_STATEMENTS else values_after(before, {})
+    if values is None or not isinstance(last, ast.Return) or last.value is None:
+        return None
+    value = filled(last.value, values)
+    read = Read(value)
+    if read.effects or set(read.loads) - {*names, *LIBRARIES} or "self" in read.loads:
+        return None
+    try:
+        check_source(function)
+    except Unreadable:
+        return None
+    return names, value
+
+
+def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
+    """Return the values of the variables after the statements, or None if a statement is none that a formula may have.
+
+    `values` has the values of the variables before the statements, as expressions of the parameters.
+    """
+    made = dict(values)
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            test = filled(statement.test, made)
+            branches = [values_after(body, made) for body in (statement.body, statement.orelse)]
+            if Read(test).effects or None in branches:
+                return None
+            first, second = branches
+            assert first is not None and second is not None
+            for name in {**first, **second}:
+                # A variable that no statement has assigned before is a parameter, or unbound.
+                one, other = (branch.get(name, ast.Name(name, ast.Load())) for branch in (first, second))
+                if ast.dump(one) != ast.dump(other):
+                    made[name] = ast.copy_location(ast.IfExp(test, one, other), statement)
+            continue
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or Read(statement.value).effects:
+            return None
+        target, value = statement.targets[0], statement.value
+        pairs = [(target, value)]
+        if isinstance(target, ast.Tuple):
+            if not isinstance(value, ast.Tuple) or len(value.elts) != len(target.elts):
+                return None
+            pairs = list(zip(target.elts, value.elts, strict=True))
+        if not all(isinstance(name, ast.Name) for name, _ in pairs):
+            return None
+        made |= {name.id: filled(part, made) for name, part in pairs}  # type: ignore[attr-defined]
+    return made
+
+
+def is_cheap(node: ast.expr) -> bool:
+    """Whether the node is a variable, a constant, or a view of a variable, which may be computed more than once."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    parts = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
+    return all(isinstance(part, (*parts, ast.UnaryOp, ast.USub)) for part in ast.walk(node)) and all(
+        isinstance(call.func, ast.Attribute) and call.func.attr in CHEAP and not is_self(call.func.value)
+        for call in calls
+    )
+
+
+def filled(node: Any, given: Mapping[str, ast.expr]) -> Any:
+    """Return a copy of the expression, in which other expressions stand in the place of variables.
+
+    These expressions are not copied. Copies of one node that occurs twice are two nodes.
+    """
+    if isinstance(node, ast.Name) and node.id in given:
+        return given[node.id]
+    made = copy.copy(node)
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            setattr(made, name, [filled(item, given) if isinstance(item, ast.AST) else item for item in value])
+        elif isinstance(value, ast.AST):
+            setattr(made, name, filled(value, given))
+    return made
+
+
+__all__ = ["CLASS", "formula_of", "function_at", "function_name", "is_cheap"]

@@ -1,0 +1,268 @@
+"""Tests of chains in helper functions, in other methods than `forward`, and in statements with calls between them."""
+
+import ast
+import sys
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import oxiwarp
+from oxiwarp.patching.rewrite.flow import Read
+from oxiwarp.patching.rewrite.formulas import formula_in
+from oxiwarp.patching.rewrite.recipe import found_in, methods_of
+
+WIDTH = 32
+LOG = []
+
+
+def scale_and_shift(normed, x, scale, shift):
+    """Modulate a norm in float32, with modulations of one row per batch."""
+    if x.ndim > 2 and scale.ndim == 2:
+        shape = (scale.shape[0],) + (1,) * (x.ndim - 2) + (scale.shape[-1],)
+        scale, shift = scale.reshape(shape), shift.reshape(shape)
+    return (normed * (scale.float() + 1.0) + shift.float()).to(dtype=x.dtype)
+
+
+def add_gated(x, out, gate):
+    gate = gate.unsqueeze(1) if gate.ndim == 2 else gate
+    return (x.float() + gate.float() * out.float()).to(dtype=x.dtype)
+
+
+def modulate(x, shift, scale):
+    return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+class Named(nn.Linear):
+    """A linear that logs its name."""
+
+    def __init__(self, name):
+        super().__init__(WIDTH, WIDTH)
+        self.name = name
+
+    def forward(self, x):
+        LOG.append(self.name)
+        return super().forward(x)
+
+
+class Part(nn.Module):
+    """The modules of the blocks below."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.act = nn.LayerNorm(WIDTH, elementwise_affine=False), nn.GELU()
+        self.first, self.second, self.third = (Named(name) for name in ("first", "second", "third"))
+
+
+class Helpers(Part):
+    def forward(self, x, s):
+        b = s * 0.5
+        x = add_gated(x, self.first(scale_and_shift(self.norm(x.float()), x, s, b)), s).type_as(x)
+        return add_gated(x, self.second(x), s.unsqueeze(1))
+
+
+class Argument(Part):
+    """The argument of a function is a call, and only a part of its formula is an operand."""
+
+    def forward(self, x, s):
+        return modulate(self.norm(x), self.first(s), s)
+
+
+class Methods(Part):
+    def forward(self, x, s):
+        return self.gated(self.first(x), x) if s.dim() else x
+
+    def gated(self, x, y):
+        both = torch.cat([x, self.second(y)], dim=-1)
+        gate, up = both.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+
+class Activated(Part):
+    def forward(self, x, s):
+        gate = self.act(self.first(x))
+        up = self.second(x)
+        x = gate * up
+        return x
+
+
+class GatedLater(Part):
+    def forward(self, x, s):
+        gate_s = s.unsqueeze(1)
+        one = gate_s * self.first(x)
+        two = gate_s * self.second(x)
+        x = one + x
+        if s.dim():
+            one = self.third(x)
+            x = x + one
+        return two + x
+
+
+class Context(Part):
+    def forward(self, x, s):
+        dtype = x.dtype
+        y = x * 2
+        n = self.norm(x).to(dtype)
+        m = self.norm(y).to(dtype)
+        s = self.first(s).unsqueeze(1)
+        x = n * (1 + s) + s
+        y = m * (1 + s) + s
+        return x - y
+
+
+CHAINS = {
+    Helpers: {"ada_norm": 1, "gated_residual": 2},
+    Argument: {},
+    Methods: {"silu_and_mul": 1},
+    Activated: {"silu_and_mul": 1},
+    GatedLater: {"gated_residual": 2},
+    Context: {"ada_norm": 2},
+}
+"""The kernels that run in one call of each block."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("block", CHAINS)
+def test_chains(block, dtype, device):
+    """The kernels of a block run, give the original's results, and keep the order of the modules."""
+    module = block().to(device, dtype)
+    x, s = torch.randn(2, 5, WIDTH, device=device).to(dtype), torch.randn(2, WIDTH, device=device).to(dtype)
+    with torch.no_grad():
+        LOG.clear()
+        stock, order = module(x.clone(), s), LOG.copy()
+        report = oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
+        LOG.clear()
+        made = module(x.clone(), s)
+    assert order == LOG
+    kernels = Counter({row.op.partition(", ")[0]: row.kernels for row in report.ran() if row.line and row.kernels})
+    for op in kernels:
+        kernels[op] = sum(row.kernels for row in report.ran() if row.line and row.op.startswith(op))
+    assert kernels == CHAINS[block], str(report.ran())
+    tolerance = 1e-5 if dtype == torch.float32 else 0.03
+    torch.testing.assert_close(made, stock, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("block", CHAINS)
+def test_original_expressions(block):
+    """Without kernels, each chain runs its original expression: same bits, and each module runs once."""
+    module, x, s = block(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
+    results = []
+    for patch in (False, True):
+        if patch:
+            oxiwarp.patch(module, allow_empty=True)
+        LOG.clear()
+        with torch.no_grad():
+            results.append((module(x.clone(), s), LOG.copy()))
+    assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]
+
+
+def test_a_replaced_helper_is_called(monkeypatch):
+    """If a user replaces a function of several statements, the new function runs."""
+    module, x, s = Helpers(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
+    oxiwarp.patch(module, cpu_kernels=True)
+    monkeypatch.setattr(sys.modules[__name__], "add_gated", lambda x, out, gate: x * 0)
+    with torch.no_grad():
+        assert not module(x, s).any()
+
+
+def test_functions_without_a_formula():
+    """A function is no formula if a statement has a side effect, is a loop, or returns early."""
+
+    def changes(x, scale):
+        x.mul_(2)
+        return x * scale
+
+    def loops(x, scale):
+        for _ in range(2):
+            x = x * scale
+        return x
+
+    def early(x, scale):
+        if scale.ndim == 2:
+            return x
+        return x * scale
+
+    def other(x, scale):
+        y = LOG
+        return x * scale + y
+
+    assert [formula_in(function) for function in (changes, loops, early, other)] == [None] * 4
+
+
+class Late(Part):
+    """The value of `one` may not move: a module may change the tensor in between."""
+
+    def forward(self, x, s):
+        y = self.first(x)
+        one = s.unsqueeze(1) * y
+        self.second(y)
+        return x + one
+
+
+class Changed(nn.Module):
+    """A module that changes its argument."""
+
+    def forward(self, x):
+        return x.mul_(2)
+
+
+def test_a_changed_tensor():
+    """A product stays in its place if a module gets its operand before the sum."""
+    module, x, s = Late(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
+    module.second = Changed()
+    with torch.no_grad():
+        stock = module(x, s)
+        oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
+        assert torch.equal(module(x, s), stock)
+
+
+def test_passed_tensors():
+    """A call may change the tensors that it gets, also those in lists and behind modules, but not those of products."""
+
+    def passed(text):
+        return Read(ast.parse(text)).passed
+
+    assert passed("f(x, [y, self.m(z)], **{'k': w})") >= {"x", "y", "z", "w"}
+    assert passed("f(a + [b])") >= {"a", "b"}
+    assert passed("f(x * y)") == {"f"}
+    assert passed("x.view(-1)") == set()
+
+
+class Unfused(nn.Module):
+    """Chains for which there is no kernel."""
+
+    def forward(self, x, scale, shift, gate):
+        x = self.norm(x) * scale[:, None]
+        x = x * (1 + scale)[:, None, :] + shift[:, None, :]
+        return (1 - gate) * x + gate * shift[:, None]
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+
+
+class Both(Unfused):
+    """A chain with a kernel beside chains without one."""
+
+    def forward(self, x, scale, shift, gate):
+        x = x * (1 + scale)[:, None, :] + shift[:, None, :]
+        return x + gate * F.relu(x)
+
+
+def test_unfused():
+    """The report names chains that no kernel computes, with the reason."""
+    assert methods_of(Unfused) == ("forward",)
+    reasons = [chain.reason for chain in found_in(Unfused.forward)]
+    assert len(set(reasons)) == 3 and all(reasons)
+    module, other = Unfused(), Both()
+    args = [torch.randn(2, 5, WIDTH), *(torch.randn(2, WIDTH) for _ in range(2)), torch.randn(2, 1, WIDTH)]
+    stock = other(*args)
+    (left,) = (row for row in oxiwarp.patch(module, cpu_kernels=True) if row.module_class.endswith("Unfused"))
+    assert not left.op and all(reason in left.reason for reason in reasons)
+    report = oxiwarp.patch(other, cpu_kernels=True)
+    torch.testing.assert_close(other(*args), stock, rtol=1e-5, atol=1e-5)
+    first, second = (row for row in report.ran() if row.line)
+    assert first.fallbacks == {reasons[1]: 1} and second.kernels == 1
