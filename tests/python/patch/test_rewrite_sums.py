@@ -56,6 +56,7 @@ BRANCHES = {
     "x = x + h\nif flag is None:\n    x += c\ny = self.norm1(x)": 1,
     # The condition depends on the statements, or may depend on them.
     "x = x + h\nif x.sum() > 0:\n    y = self.norm1(x)": 0,
+    "x = x + h\nif x.dim() == 3:\n    y = self.norm1(x)": 0,
     "x = x + self.ff(h)\nif self.absent is None:\n    y = self.norm1(x)": 0,
     "x = x + h\nself.absent = 1\nif self.absent is None:\n    y = self.norm1(x)": 0,
     "x = x + h\nif self.ff(r) is not None:\n    y = self.norm1(x)": 0,
