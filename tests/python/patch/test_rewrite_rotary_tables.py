@@ -147,7 +147,8 @@ def test_a_table_is_converted_once(views, monkeypatch):
             q = heads(torch.float32)
             torch.testing.assert_close(model(q, *own), Halves.forward(model, q, *own))
             own[0].neg_()
-    assert set().union(*both_ways.outcomes(model).values()) == {"kernel"}, both_ways.outcomes(model)
+    counts = [counts for place, counts in both_ways.outcomes(model).items() if place.startswith("Halves")]
+    assert [set(one) for one in counts] == [{"kernel"}]
 
 
 def test_converted_tables_are_freed():
