@@ -12,7 +12,7 @@ from torch import nn
 
 import oxiwarp
 from oxiwarp.patching.class_swap import base_of
-from oxiwarp.patching.rewrite.deferred import Normed
+from oxiwarp.patching.rewrite.deferred import Normed, deferred
 from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
 from oxiwarp.patching.rewrite.rotary import leaves_of, rotation_of, signature_of
 
@@ -315,6 +315,8 @@ def test_norms_of_a_float32_input(norm, dtype):
     assert len(found) == 1 + norms // 2, reasons
     q, k, tables = heads(dtype), heads(dtype), rotary_models.tables()
     if norm is nn.RMSNorm:
+        name = "rms_norm" if dtype == torch.float32 else "mochi_rms_norm"  # torch composes a norm of two dtypes
+        assert deferred(model.norm_q, q, cpu_kernels=True, wide=True).name == name
         model.norm_q.float()  # the fused norm of torch has another order of sums
     with torch.no_grad():
         for own, made in zip(Wide.forward(model, q, k, tables), model(q, k, tables), strict=True):

@@ -112,8 +112,8 @@ def test_a_rotation_in_float64(mode, dtype):
     assert all("float64" in reason for reason in row.fallbacks)
 
 
-def test_order_of_arguments():
-    """The order of a function's arguments is not that of their evaluation."""
+def test_sines_first():
+    """A function may take the sines before the cosines."""
     found, _ = run_both_ways(Swapped(), heads(torch.float32), *small_tables(S))
     assert len(found) == 1
 
@@ -147,6 +147,8 @@ def test_a_table_is_converted_once(views, monkeypatch):
             q = heads(torch.float32)
             torch.testing.assert_close(model(q, *own), Halves.forward(model, q, *own))
             own[0].neg_()
+    counts = [counts for place, counts in both_ways.outcomes(model).items() if place.startswith("Halves")]
+    assert [set(one) for one in counts] == [{"kernel"}]
 
 
 def test_converted_tables_are_freed():
@@ -163,6 +165,14 @@ def test_converted_tables_are_freed():
         del table, first
         gc.collect()
         assert len(rotary_tables._held) == before
+
+
+def test_other_memory():
+    """A tensor that gets other memory through `data`, as with offloading, is converted again."""
+    table = torch.randn(4, 8)
+    before = once(table, "key", lambda x: (x * 2,))[0]
+    table.data = torch.randn(4, 8)
+    assert torch.equal(once(table, "key", lambda x: (x * 2,))[0], table * 2) and not torch.equal(before, table * 2)
 
 
 def test_tables_that_require_grad():
