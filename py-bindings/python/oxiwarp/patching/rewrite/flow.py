@@ -66,6 +66,8 @@ class Read(ast.NodeVisitor):
         """Names of tensors that the code changes in place, as far as it is known. `effects` is true for all of them."""
         self.passed: set[str] = set()
         """Names of tensors whose memory a called function with possible side effects gets."""
+        self.leaves: bool = False
+        """Whether the code may skip the code after it."""
         if node is not None:
             self.visit(node)
 
@@ -76,6 +78,7 @@ class Read(ast.NodeVisitor):
         self.changed |= other.changed
         self.passed |= other.passed
         self.effects |= other.effects
+        self.leaves |= other.leaves
 
     def visit_Name(self, node: ast.Name) -> None:
         """Record the name."""
@@ -150,6 +153,13 @@ class Read(ast.NodeVisitor):
         self.effects = True
         self.generic_visit(node)
 
+    def leave(self, node: ast.AST) -> None:
+        """Record a statement that skips the next one. A `raise` does not count: after it, the method has no result."""
+        self.leaves = True
+        self.other(node)
+
+    visit_Return = visit_Break = visit_Continue = leave
+
     def visit_Delete(self, node: ast.Delete) -> None:
         """Record a statement `del name`, which needs the variable."""
         self.effects = True
@@ -168,7 +178,7 @@ class Read(ast.NodeVisitor):
         self.stores.add((node.asname or node.name).partition(".")[0])
 
     visit_Yield = visit_YieldFrom = visit_Await = visit_NamedExpr = visit_Global = visit_Nonlocal = other
-    visit_Raise = visit_Return = visit_Break = visit_Continue = visit_Assert = visit_Import = visit_ImportFrom = other
+    visit_Raise = visit_Assert = visit_Import = visit_ImportFrom = other
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Record a nested function. The names that it reads may be read at any time."""
@@ -390,14 +400,14 @@ class Block:
     def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
         """Whether code gives the same result before and after other code.
 
-        The other code must not assign a name that the code reads, unless the values of the names are kept. If the code
-        has side effects, the other code must have none. Otherwise, other code with side effects must not read or change
+        The other code must contain no `return`, and must not assign a name that the code reads, unless the values of the
+        names are kept. If the code has side effects, the other code must have none. Otherwise, other code with side effects must not read or change
         a tensor that the code reads.
         """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
         for read in others:
-            if names & read.stores and not kept:
+            if read.leaves or (names & read.stores and not kept):
                 return False
             if read.effects and (own.effects or near & read.passed or far & read.changed):
                 return False
