@@ -116,6 +116,19 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
         return own(**given) if made is None else made
 
+    def modulation(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute `x * (1 + scale) + shift`."""
+        x, scale, shift = given["x"], given["scale"], given.get("shift")
+        wide = options[1]
+        why = self.replaced(at) or operands.unscaled(x, scale, shift, wide, given.get("target"), self.cpu_kernels)
+        if why:
+            self.site(at).note(why)
+            return own(**given)
+        made = self.attempt(
+            at, lambda: ops.modulate(as_rows(x), *operands.modulation(x, scale, shift, wide, False), mode=self.mode)
+        )
+        return own(**given) if made is None else made
+
     def sum_and_norm(
         self,
         at: At,
@@ -141,6 +154,13 @@ class Calls(RotaryCalls):
                 return total, own_norm(**given)
             return total, self.modulated_norm(at, own_norm, of_norm, **given)
         x, (y, gate) = terms["x"], found
+        if gate is not None and gate.shape[-1] != x.shape[-1]:
+            # The kernel of both supports no gate with one column. Each is computed by a kernel of its own.
+            made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
+            total = own_sum(**terms) if made is None else made
+            given |= {"x": total, **({"target": total} if casts_to_sum else {})}
+            plain = of_norm[0] == "plain_norm"
+            return total, own_norm(**given) if plain else self.modulated_norm(at, own_norm, of_norm, **given)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
         if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
             norm = "no kernel adds a gated branch before an RMSNorm without modulation"
@@ -162,7 +182,7 @@ class Calls(RotaryCalls):
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
         why = self.replaced(at) or operands.unusable(gate, self.cpu_kernels) or operands.not_halves(gate, up)
-        op = why or operands.activation_of(factors["act"], options[1])
+        op = why or operands.activation_of(factors.get("act", torch.sigmoid), options[1])
         if isinstance(op, str):
             self.site(at).note(op)
             return own(**factors)
@@ -180,8 +200,8 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "sum_and_norm", "gated_activation", "rotary", "rotary_pair", "rotary_part",
-    "deferred_norm", "head_norm", "attention",
+    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "gated_activation", "rotary", "rotary_pair",
+    "rotary_part", "deferred_norm", "head_norm", "attention",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}
