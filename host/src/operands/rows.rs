@@ -48,8 +48,8 @@ impl<const N: usize> RowLayout<N> {
         Self::of_columns(op, device, operands, [true; N])
     }
 
-    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. The others
-    /// have one value per row, so their last stride is 0 and their alignment does not matter.
+    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. The
+    /// others have one value per row, so their last stride is 0 and their alignment does not matter.
     pub fn of_columns(
         op: &'static str,
         device: &Device,

@@ -19,8 +19,8 @@ pub const THREADS: u32 = 256;
 /// # Safety
 /// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate also has these
 /// rows, with the element type in its field `kind`, and its table is one row. If `VECTOR` is true, all these
-/// operands allow 16-byte accesses (`Rows::is_vector`). `sum` overlaps no other operand. If `PER_ROW` is true,
-/// the gate has one column, any alignment and no table.
+/// operands allow 16-byte accesses (`Rows::is_vector`). `sum` overlaps no other operand. If `PER_ROW` is
+/// true, the gate has one column, any alignment and no table.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,

@@ -27,8 +27,8 @@ pub struct ModulateArg {
     pub shift: Operand,
     /// The output.
     pub y: Rows,
-    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. It is 0 if
-    /// an operand is f32 and the rows have 16 bits.
+    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. It is 0
+    /// if an operand is f32 and the rows have 16 bits.
     pub round_each: u32,
 }
 

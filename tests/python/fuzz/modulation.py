@@ -187,7 +187,7 @@ def draw_modulate(g: Draw) -> Case:
 def plain_modulation(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x * (1 + scale) + shift`. In mode "exact", each step is rounded, unless an operand is float32."""
     exact = c.options["mode"] == "exact"
-    single = F32 in (c.of("scale"), c.of("shift"))
+    single = F32 in [c.of(name) for name in ("scale", "shift") if getattr(t, name) is not None]
     lo = c.dtype if exact and not single else F32
 
     def step(value: Tensor) -> Tensor:

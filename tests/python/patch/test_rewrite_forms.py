@@ -203,6 +203,48 @@ def test_modulation_by_frame(device):
     assert kernels(rows) == {"modulate": 1}
 
 
+class OtherNorm(nn.Module):
+    """A norm that no kernel computes. It returns float64 for some inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.wide = 0, False
+
+    def forward(self, x):
+        self.calls += 1
+        y = x / (1 + x.abs().amax(-1, keepdim=True))
+        return y.double() if self.wide else y
+
+
+class ModulatedNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = OtherNorm()
+
+    def forward(self, x, scale, shift):
+        gate = torch.sigmoid(shift) * shift
+        return self.norm(x) * (1 + scale) + shift, gate
+
+
+class CastNorm(ModulatedNorm):
+    def forward(self, x, scale, shift):
+        gate = torch.sigmoid(shift) * shift
+        return (self.norm(x.float()) * (1 + scale) + shift).type_as(x), gate
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["same dtype", "float64"])
+@pytest.mark.parametrize("cls", [ModulatedNorm, CastNorm])
+def test_modulations_after_other_norms(cls, wide):
+    """The module computes a norm that no kernel computes, once per call. A kernel computes the modulation."""
+    x, scale, shift = (random((2, 6, WIDTH), torch.float32, "cpu", seed) for seed in range(3))
+    module = cls()
+    module.norm.wide = wide
+    own, made, rows = run(module, x, scale, shift)
+    assert torch.equal(made[0], own[0]) and made[0].dtype == own[0].dtype and module.norm.calls == 2
+    kernel = cls is ModulatedNorm and not wide
+    assert [row.kernels for row in rows if "ada_norm" in row.op] == [int(kernel)], rows
+
+
 class NotModulated(nn.Module):
     """An activation, and a weight of the module: no modulation."""
 

@@ -2,8 +2,11 @@
 
 from torch import Tensor
 
+from ._roles import Role
 from .activation import SIGMOID
 from .gated_activation import call
+
+ROLES = {"x": Role.ROWS, "up": Role.ROWS, "bias": Role.BIAS}
 
 
 def sigmoid_and_mul(

@@ -111,10 +111,23 @@ class Calls(RotaryCalls):
         """Compute `norm(x) * (1 + scale) + shift`."""
         norm = self.replaced(at) or self.norm(options, given)
         if isinstance(norm, str):
-            self.site(at).note(norm)
-            return own(**given)
+            return self.after_norm(at, own, options, norm, given)
         made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
         return own(**given) if made is None else made
+
+    def after_norm(self, at: At, own: Own, options: tuple[Any, ...], why: str, given: dict[str, Any]) -> Any:
+        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes, for the reason `why`.
+
+        The module computes the norm, and a kernel the modulation of its result. If the norm's input or result is cast,
+        the original expression computes everything.
+        """
+        norm, rest = given["norm"], {name: value for name, value in given.items() if name != "norm"}
+        scale, shift, target = given["scale"], given.get("shift"), given.get("target")
+        casts = any(options[1:])
+        if casts or why == REPLACED or operands.unscaled(given["x"], scale, shift, False, target, self.cpu_kernels):
+            self.site(at).note(why)
+            return own(**given)
+        return self.modulation(at, modulated, (options[0], False), **{**rest, "x": norm(given["x"])})
 
     def modulation(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
         """Compute `x * (1 + scale) + shift`."""
@@ -225,6 +238,13 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
     x, y = rows
     assert gate is not None
     return ops.gated_residual(x, y, gate, mode=mode)
+
+
+def modulated(x: Any, scale: Tensor, shift: Tensor | None = None, target: Any = None) -> Any:
+    """Return `x * (1 + scale) + shift`, cast to the dtype of `target`."""
+    y = x * (1 + scale)
+    y = y if shift is None else y + shift
+    return y if target is None else y.to(operands.dtype_of(target))
 
 
 def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:
