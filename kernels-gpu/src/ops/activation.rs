@@ -3,6 +3,8 @@
 //!
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;

@@ -1,6 +1,8 @@
 //! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
 //! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. The caller
 //! computes this sum with a separate operator.
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;

@@ -5,6 +5,8 @@
 //! If `x` and the gate are the halves of one tensor, the host chooses which half is the gate.
 //! `gated_activation_any_<dtype>` takes any layout. `gated_activation_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};

@@ -1,6 +1,8 @@
 //! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element. Both results are rounded once.
 //! These are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass, the
 //! biases are first added to `x` and to the gate.
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
