@@ -7,8 +7,20 @@ use cuda_std::launch::Overlap;
 /// `docs/internals/launch-configuration.md` describes the overlap.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
-    const PLAIN: &[&str] =
-        &["activation_any", "activation_backward_any", "activation_backward_block1", "activation_block1"];
+    const PLAIN: &[&str] = &[
+        "activation_any",
+        "activation_block1",
+        "activation_relu2_any",
+        "activation_relu2_block1",
+        "activation_sigmoid_any",
+        "activation_sigmoid_block1",
+        "activation_backward_any",
+        "activation_backward_block1",
+        "activation_backward_relu2_any",
+        "activation_backward_relu2_block1",
+        "activation_backward_sigmoid_any",
+        "activation_backward_sigmoid_block1",
+    ];
     const BEFORE: &[&str] = &[
         "add_rms_norm_block2",
         "layer_norm_backward_any",

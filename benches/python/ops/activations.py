@@ -1,4 +1,4 @@
-"""Forms of the elementwise activations: `silu`, and five variants of `gelu`."""
+"""Forms of the elementwise activations: `silu`, `relu2`, and five variants of `gelu`."""
 
 import math
 from collections.abc import Callable
@@ -29,6 +29,11 @@ def _fast(x: Tensor) -> Tensor:
 def _quick(x: Tensor) -> Tensor:
     """Compute transformers' `QuickGELUActivation`, which is diffusers' `ApproximateGELU`."""
     return x * torch.sigmoid(1.702 * x)
+
+
+def _relu2(x: Tensor) -> Tensor:
+    """Compute transformers' `ReLUSquaredActivation`."""
+    return torch.square(F.relu(x))
 
 
 def _real(name: str) -> Callable[[Tensor], Tensor]:
@@ -73,4 +78,5 @@ FORMS = (
     _form("gelu_fast", "GPT-J", _fast, references.gelu_tanh, "gelu_fast", FLUX),
     _form("gelu_quick", "CLIP", _quick, lambda x: x / (1 + torch.exp(-1.702 * x)), "quick_gelu", FLUX),
     _form("silu", "Llama", lambda x: F.silu(x), references.silu, "silu", ("Llama 8B", (1, 8192, 14336))),
+    _form("relu2", "Nemotron", _relu2, _relu2, "relu2", ("Nemotron 4B", (1, 8192, 9216))),
 )

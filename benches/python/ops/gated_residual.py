@@ -23,6 +23,11 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
     return {**_inputs(source, shape), "gate_table": source.normal(6, shape[-1], scale=0.3)[2]}
 
 
+def _row_gate(source: Source, shape: Shape, of_gate: Shape) -> Inputs:
+    """Return inputs with one column in the gate."""
+    return {"x": source.normal(*shape), "y": source.normal(*shape), "gate": source.normal(*of_gate, 1)}
+
+
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """Compute `x + gate * y` as `FluxTransformerBlock` does.
 
@@ -96,5 +101,23 @@ FORMS = (
         claims={"exact": BIT_EXACT},
         timed=False,
         dtypes=(torch.float16,),
+    ),
+    Form(
+        op="gated_residual",
+        chain="one number per token: Qwen3-Next, Qwen2-MoE",
+        cases=(("Qwen3-Next, 8192 tokens", (1, 8192, 2048)), ("large", (1, 65536, 4096))),
+        inputs=lambda source, shape: _row_gate(source, shape, shape[:2]),
+        eager=_eager,
+        reference=_reference,
+        ours=_ours,
+    ),
+    Form(
+        op="gated_residual",
+        chain="one number: Llama 3.2 Vision",
+        cases=(("Llama 3.2 11B, 8192 tokens", (1, 8192, 4096)),),
+        inputs=lambda source, shape: _row_gate(source, shape, ()),
+        eager=_eager,
+        reference=_reference,
+        ours=_ours,
     ),
 )

@@ -193,6 +193,17 @@ pub const OPS: &[Op] = &[
         ..op("gated_residual", &[ROW; 2], &[ROW], Choices::Threads(256))
     },
     Op {
+        columns: MODULATED,
+        call: rows::gated_residual_per_row,
+        ..op("gated_residual-per_row", &[ROW; 2], &[ROW], Choices::Threads(256))
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: rows::modulate,
+        ..op("modulate", &[ROW], &[ROW], Choices::Threads(256))
+    },
+    Op {
         singles: Singles::OfColumns(1),
         vectors: &[ROW],
         call: norms::rms_norm_backward,

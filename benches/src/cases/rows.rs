@@ -99,6 +99,19 @@ pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Re
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
 
+/// The gate is one number per row: the first elements of `x`.
+pub(super) fn gated_residual_per_row(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (shape, [sum, ..]) = (t.shape(), t.y);
+    let (x, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[0].view(&[shape[0], 1])?);
+    let sum = sum.view_mut(&shape)?;
+    oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
+}
+
+pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (scale, shift, shape, [y, ..]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
+    oxiwarp::modulate(device, t.x[0].view(&shape)?, scale, Some(shift), y.view_mut(&shape)?, true, stream)
+}
+
 /// Rotates queries and keys of shape `[1, rows, cols]`, whose heads have 128 columns. With `params`, it
 /// applies QK norm before the rotation. The cos and sin tables have shape `[rows, 128]`.
 fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {

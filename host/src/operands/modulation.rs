@@ -167,11 +167,31 @@ impl<'a> Target<'_, 'a> {
         let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
         // Check `x` first, so that an error in `x` names `x`.
         let cols = columns(self.op, "x", self.x)?;
-        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
         if value.shape().last() != Some(&i64::from(cols)) {
+            value.broadcast_to(self.op, arg, self.x.shape())?;
             let expected = format!("a last dimension of {cols}");
             return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
         }
+        self.broadcast(arg, value)
+    }
+
+    /// Returns a view of the gate that is broadcast to the shape of `x`, and whether the gate has only one
+    /// column. Such a gate has one value per row, and no table.
+    pub fn gate_over_rows(&self, gate: &Modulation<'a>) -> Result<(View<'a>, bool)> {
+        let (cols, shape) = (columns(self.op, "x", self.x)?, gate.value.shape());
+        if cols == 1 || shape.last() != Some(&1) {
+            return Ok((self.over_rows(GATE[0], Some(gate))?, false));
+        }
+        if gate.table.is_some() {
+            let expected = format!("a last dimension of {cols}, because there is a table");
+            return Err(Error::Shape { op: self.op, arg: GATE[0], got: shape.to_vec(), expected });
+        }
+        Ok((self.broadcast(GATE[0], &gate.value)?, true))
+    }
+
+    /// Returns a view of an operand that is broadcast to the shape of `x`.
+    fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
+        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
         // Report the operand's own shape in the error. The strides after the broadcast contain zeros, which
         // would not explain the problem to the user.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {

@@ -45,12 +45,23 @@ impl<const N: usize> RowLayout<N> {
 
     /// Like [`RowLayout::of`], but each operand may have its own dtype.
     pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        Self::of_columns(op, device, operands, [true; N])
+    }
+
+    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. The
+    /// others have one value per row, so their last stride is 0 and their alignment does not matter.
+    pub fn of_columns(
+        op: &'static str,
+        device: &Device,
+        operands: [Operand; N],
+        has_columns: [bool; N],
+    ) -> Result<Self> {
         let (arg, x) = operands[0];
         let (cols, rank) = (columns(op, arg, x)?, x.shape().len());
-        for &(arg, view) in &operands {
+        for (&(arg, view), has_columns) in operands.iter().zip(has_columns) {
             view.expect_on(op, arg, device)?;
             view.expect_shape(op, arg, x.shape())?;
-            if view.strides()[rank - 1] != 1 && cols > 1 {
+            if has_columns && view.strides()[rank - 1] != 1 && cols > 1 {
                 return Err(view.bad_strides(op, arg, LAST));
             }
         }
@@ -64,7 +75,9 @@ impl<const N: usize> RowLayout<N> {
             outer_stride: levels[1].strides[i],
         });
         let dtype = x.dtype();
-        let all = |may: fn(&Rows, u32, usize) -> bool| (0..N).all(|i| may(&rows_of[i], cols, sizes[i]));
+        let all = |may: fn(&Rows, u32, usize) -> bool| {
+            (0..N).all(|i| !has_columns[i] || may(&rows_of[i], cols, sizes[i]))
+        };
         let (vector, vec4s) = (all(Rows::is_vector), all(Rows::is_vec4s));
         Ok(Self { rows, inner, cols, dtype, vector, vec4s, operands: rows_of })
     }

@@ -35,6 +35,29 @@ pub enum Activation {
     /// `x` if `x` is greater than the threshold (the variant's value), and 0 otherwise. The threshold must
     /// not be NaN.
     Fatrelu(f32),
+    /// `1 / (1 + e^-x)`: the gate of GLU.
+    Sigmoid,
+    /// The square of `x` if `x` is positive, and 0 otherwise: transformers' `ReLUSquaredActivation`.
+    Relu2,
+}
+
+/// The kernels of an op. Two functions have kernels of their own. For each function, there are two kernels:
+/// one for any layout, and one for rows that can be read in 16-byte vectors.
+pub(super) struct Kernels<K> {
+    pub selected: [K; 2],
+    pub sigmoid: [K; 2],
+    pub relu2: [K; 2],
+}
+
+impl<K: Copy> Kernels<K> {
+    /// Returns the kernels that compute `activation`.
+    pub fn of(&self, activation: Activation) -> [K; 2] {
+        match activation {
+            Activation::Sigmoid => self.sigmoid,
+            Activation::Relu2 => self.relu2,
+            _ => self.selected,
+        }
+    }
 }
 
 /// The steps after which results are rounded to the element type.
@@ -67,8 +90,10 @@ impl<'t> Argument<'t> for Activation {
             5 => Self::GeluQuick,
             6 => Self::Silu,
             7 => Self::Fatrelu(threshold),
+            8 => Self::Sigmoid,
+            9 => Self::Relu2,
             _ => {
-                let (got, expected) = (kind as f64, "0 to 7");
+                let (got, expected) = (kind as f64, "0 to 9");
                 return Err(Error::Value { op, arg: "kind", got, expected }.into());
             }
         })
@@ -86,6 +111,7 @@ impl Activation {
             Self::GeluFast => Function::GELU_FAST,
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
+            Self::Sigmoid | Self::Relu2 => Function::COMPILED,
             // Infinite thresholds are valid, as in torch. With the threshold +inf, the result is 0 for every
             // `x`. With the threshold -inf, the result is `x` for every finite `x`.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
@@ -109,8 +135,11 @@ impl Activation {
 const OP: &str = "activation";
 /// A function that launches a kernel of this op.
 type ActivationKernel = unsafe fn(LaunchSite, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
-/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
-const KERNELS: [ActivationKernel; 2] = [launch::activation_any, launch::activation_block1];
+const KERNELS: Kernels<ActivationKernel> = Kernels {
+    selected: [launch::activation_any, launch::activation_block1],
+    sigmoid: [launch::activation_sigmoid_any, launch::activation_sigmoid_block1],
+    relu2: [launch::activation_relu2_any, launch::activation_relu2_block1],
+};
 
 /// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///
@@ -140,7 +169,7 @@ pub fn activation(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
-    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+    launch.launch(device, KERNELS.of(f), THREADS, stream, |kernel, site, extent| {
         // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
         unsafe { kernel(site, x, bias_base, y, p, extent) }

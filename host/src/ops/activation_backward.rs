@@ -5,7 +5,7 @@ use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
 use kernels_gpu::ops::activation_backward::launch;
 
-use super::activation::{Activation, Roundings, check_bias, is_aligned};
+use super::activation::{Activation, Kernels, Roundings, check_bias, is_aligned};
 use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
@@ -15,9 +15,11 @@ const OP: &str = "activation_backward";
 /// A function that launches a kernel of this op.
 type ActivationBackwardKernel =
     unsafe fn(LaunchSite, Rows, Rows, *const u8, Rows, ActivationParams, Extent) -> Result<()>;
-/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
-const KERNELS: [ActivationBackwardKernel; 2] =
-    [launch::activation_backward_any, launch::activation_backward_block1];
+const KERNELS: Kernels<ActivationBackwardKernel> = Kernels {
+    selected: [launch::activation_backward_any, launch::activation_backward_block1],
+    sigmoid: [launch::activation_backward_sigmoid_any, launch::activation_backward_sigmoid_block1],
+    relu2: [launch::activation_backward_relu2_any, launch::activation_backward_relu2_block1],
+};
 
 /// Computes `dx = dy * f'(x + bias)` in f32 and rounds `dx` once. If the forward pass rounded `x + bias`,
 /// this function also rounds `x + bias`. Pass the `roundings` of the forward pass.
@@ -47,7 +49,7 @@ pub fn activation_backward(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
-    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+    launch.launch(device, KERNELS.of(f), THREADS, stream, |kernel, site, extent| {
         // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
         unsafe { kernel(site, dy, x, bias_base, dx, p, extent) }

@@ -6,7 +6,7 @@ use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
 use kernels_gpu::ops::gated_activation::launch;
 
-use super::activation::{Activation, Roundings, check_bias, is_aligned};
+use super::activation::{Activation, Kernels, Roundings, check_bias, is_aligned};
 use crate::arguments::{arguments, choices};
 use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
@@ -40,8 +40,11 @@ arguments! {
 const OP: &str = "gated_activation";
 /// A function that launches a kernel of this op.
 type GatedActivationKernel = unsafe fn(LaunchSite, Operands, Rows, ActivationParams, Extent) -> Result<()>;
-/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
-const KERNELS: [GatedActivationKernel; 2] = [launch::gated_activation_any, launch::gated_activation_block1];
+const KERNELS: Kernels<GatedActivationKernel> = Kernels {
+    selected: [launch::gated_activation_any, launch::gated_activation_block1],
+    sigmoid: [launch::gated_activation_sigmoid_any, launch::gated_activation_sigmoid_block1],
+    relu2: [launch::gated_activation_relu2_any, launch::gated_activation_relu2_block1],
+};
 
 /// The two halves of the input. The op multiplies `x` by `f(gate)`.
 pub(super) struct Halves<T> {
@@ -143,7 +146,7 @@ pub fn gated_activation(
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+    launch.launch(device, KERNELS.of(params.activation), THREADS, stream, |kernel, site, extent| {
         // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
         unsafe { kernel(site, operands, y, p, extent) }

@@ -5,7 +5,7 @@ use kernels_gpu::elementwise::partition::Extent;
 use kernels_gpu::elementwise::partition::THREADS;
 use kernels_gpu::ops::gated_activation_backward::launch;
 
-use super::activation::{Roundings, is_aligned};
+use super::activation::{Kernels, Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
 use crate::library::LaunchSite;
 use crate::operands::rows::expect_disjoint;
@@ -16,9 +16,14 @@ const OP: &str = "gated_activation_backward";
 /// A function that launches a kernel of this op.
 type GatedActivationBackwardKernel =
     unsafe fn(LaunchSite, Rows, Operands, Rows, Rows, ActivationParams, Extent) -> Result<()>;
-/// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
-const KERNELS: [GatedActivationBackwardKernel; 2] =
-    [launch::gated_activation_backward_any, launch::gated_activation_backward_block1];
+const KERNELS: Kernels<GatedActivationBackwardKernel> = Kernels {
+    selected: [launch::gated_activation_backward_any, launch::gated_activation_backward_block1],
+    sigmoid: [
+        launch::gated_activation_backward_sigmoid_any,
+        launch::gated_activation_backward_sigmoid_block1,
+    ],
+    relu2: [launch::gated_activation_backward_relu2_any, launch::gated_activation_backward_relu2_block1],
+};
 
 /// Computes the gradients of both halves of the input: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for
 /// the gate. Each gradient is computed in f32 and rounded once.
@@ -67,7 +72,7 @@ pub fn gated_activation_backward(
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+    launch.launch(device, KERNELS.of(params.activation), THREADS, stream, |kernel, site, extent| {
         // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
         unsafe { kernel(site, dy, operands, dx, dgate, p, extent) }

@@ -17,6 +17,9 @@ const OP: &str = "gated_residual";
 type GatedResidualKernel = unsafe fn(LaunchSite, GatedResidualArg, Extent) -> Result<()>;
 /// Two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 const KERNELS: [GatedResidualKernel; 2] = [launch::gated_residual_any, launch::gated_residual_block1];
+/// The kernels for a gate with one column.
+const PER_ROW: [GatedResidualKernel; 2] =
+    [launch::gated_residual_per_row_any, launch::gated_residual_per_row_block1];
 
 arguments! {
     /// The parameters of a gated residual.
@@ -54,8 +57,9 @@ impl GatedResidual {
 /// Computes `sum = x + gate * y` in f32 and rounds the sum to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
-/// f32. After the broadcast, `x`, `y`, `sum` and the gate must be viewable as `[n, m, columns]` without a
-/// copy, with the same `n` and `m`. If there are no rows, the call does nothing.
+/// f32. Its last dimension may be 1: one number per row (`[B, S, 1]`) or per head (`[H, 1]`), or one number
+/// (`[1]`). Such a gate has no table. After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps
@@ -70,11 +74,11 @@ pub fn gated_residual(
     stream: Stream,
 ) -> Result<()> {
     let (sum, target) = (sum.as_view(), Target { op: OP, device, x: &x });
-    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
+    let (over_rows, per_row) = target.gate_over_rows(&gate)?;
     y.expect_dtype(OP, "y", x.dtype())?;
     sum.expect_dtype(OP, "out", x.dtype())?;
-    let mut layout =
-        RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
+    let views = [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)];
+    let mut layout = RowLayout::of_columns(OP, device, views, [true, true, true, !per_row])?;
     let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.vec4s)?;
     layout.vector &= target.table_is_vector(&gate);
@@ -82,7 +86,7 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
-    launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
+    launch.launch(device, if per_row { PER_ROW } else { KERNELS }, THREADS, stream, |kernel, site, extent| {
         // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
         // receives.
         unsafe { kernel(site, gated, extent) }

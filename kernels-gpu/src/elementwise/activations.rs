@@ -59,6 +59,8 @@ impl Function {
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
+    /// The function that the kernel is compiled for. Such a kernel does not read this struct.
+    pub const COMPILED: u32 = 9;
 
     const fn of(kind: u32) -> Self {
         Self { kind, linear: 0.0, cubic: 0.0, threshold: 0.0 }

@@ -167,6 +167,23 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         })
     }
 
+    /// Loads the single value of the row of each of the thread's elements, as f32. `rows` is an operand with
+    /// one column.
+    ///
+    /// # Safety
+    /// `rows` has the first element of every row that the launch covers, and no thread writes it.
+    #[inline(always)]
+    pub unsafe fn row_values<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
+        // SAFETY: the caller passes the first element of all rows that the launch covers.
+        let value = |location: ElementLocation| unsafe {
+            load_element(ElementLocation { column: 0, ..location }.of::<E>(rows)).to_f32()
+        };
+        if VECTOR {
+            return T::F32Vec::splat(value(self.location(self.first)));
+        }
+        T::F32Vec::from_fn(|i| self.element(i).map_or(0.0, value))
+    }
+
     /// Loads the thread's elements of a bias, which is one row or null.
     ///
     /// # Safety

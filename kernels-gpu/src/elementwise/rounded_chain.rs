@@ -43,7 +43,7 @@ impl<T: Elem> RoundedVec<T> {
         Pack::from_words(self.0)
     }
     #[inline(always)]
-    fn splat(value: f32) -> Self {
+    pub fn splat(value: f32) -> Self {
         Self(T::splat(value), PhantomData)
     }
     #[inline(always)]

@@ -21,6 +21,7 @@ macro_rules! known {
 }
 
 pub mod affine;
+pub(crate) mod broadcast_elements;
 pub mod gated_residual;
 pub(crate) mod io;
 pub(crate) mod known_form;

@@ -3,9 +3,12 @@
 //!
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
+use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
@@ -13,7 +16,7 @@ use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 /// row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
 /// other operand.
 #[inline(always)]
-unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
+unsafe fn activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,
     bias: *const u8,
     y: Rows,
@@ -26,9 +29,9 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     unsafe {
         let (x, bias) = (elements.load(&x), elements.bias(bias));
         let value = if p.exact != 0 {
-            p.function.exact(bias.plus(x)).pack()
+            F::exact(p.function, bias.plus(x)).pack()
         } else {
-            Pack::from_lanes(p.function.fast::<T>(bias.added(x, false)))
+            Pack::from_lanes(F::fast::<T>(p.function, bias.added(x, false)))
         };
         elements.store(&y, value);
     }
@@ -36,7 +39,15 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 
 entry! {
     @overlap(Plain) activation_any<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
-        => activation::<T, false, 6>(x, bias, y, p, extent);
+        => activation::<T, Selected, false, 6>(x, bias, y, p, extent);
     @overlap(Plain) activation_block1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
-        => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
+        => activation::<T, Selected, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent);
+    @overlap(Plain) activation_sigmoid_any<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
+        => activation::<T, Sigmoid, false, 6>(x, bias, y, p, extent);
+    @overlap(Plain) activation_sigmoid_block1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
+        => activation::<T, Sigmoid, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent);
+    @overlap(Plain) activation_relu2_any<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
+        => activation::<T, Relu2, false, 6>(x, bias, y, p, extent);
+    @overlap(Plain) activation_relu2_block1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
+        => activation::<T, Relu2, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
 }

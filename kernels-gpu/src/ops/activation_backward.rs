@@ -1,9 +1,12 @@
 //! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
 //! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. The caller
 //! computes this sum with a separate operator.
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
+use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
@@ -11,7 +14,7 @@ use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 /// one row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps
 /// no other operand.
 #[inline(always)]
-unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
+unsafe fn activation_backward<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
     x: Rows,
     bias: *const u8,
@@ -24,7 +27,7 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
     // SAFETY: the host checked the rows of `dy`, `x`, `bias` and `dx`, and `extent` describes them.
     unsafe {
         let (x, dy, bias) = (elements.load(&x), elements.load(&dy), elements.bias(bias));
-        let (_, slope) = p.function.values_and_slopes::<T>(bias.added(x, p.exact != 0));
+        let (_, slope) = F::values_and_slopes::<T>(p.function, bias.added(x, p.exact != 0));
         elements.store(&dx, Pack::from_lanes(dy.lanes().zip(slope, |dy, slope| dy * slope)));
     }
 }
@@ -32,8 +35,20 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
 entry! {
     @overlap(Plain) activation_backward_any<T: [f32, f16, bf16]>
         (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
-        => activation_backward::<T, false, 6>(dy, x, bias, dx, p, extent);
+        => activation_backward::<T, Selected, false, 6>(dy, x, bias, dx, p, extent);
     @overlap(Plain) activation_backward_block1<T: [f32, f16, bf16]>
         (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
-        => activation_backward::<T, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent)
+        => activation_backward::<T, Selected, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent);
+    @overlap(Plain) activation_backward_sigmoid_any<T: [f32, f16, bf16]>
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
+        => activation_backward::<T, Sigmoid, false, 6>(dy, x, bias, dx, p, extent);
+    @overlap(Plain) activation_backward_sigmoid_block1<T: [f32, f16, bf16]>
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
+        => activation_backward::<T, Sigmoid, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent);
+    @overlap(Plain) activation_backward_relu2_any<T: [f32, f16, bf16]>
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
+        => activation_backward::<T, Relu2, false, 6>(dy, x, bias, dx, p, extent);
+    @overlap(Plain) activation_backward_relu2_block1<T: [f32, f16, bf16]>
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
+        => activation_backward::<T, Relu2, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent)
 }

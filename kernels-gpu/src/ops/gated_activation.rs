@@ -5,9 +5,12 @@
 //! If `x` and the gate are the halves of one tensor, the host chooses which half is the gate.
 //! `gated_activation_any_<dtype>` takes any layout. `gated_activation_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
+//!
+//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
+use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
@@ -15,7 +18,7 @@ use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 /// these operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `y`
 /// overlaps no other operand.
 #[inline(always)]
-unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
+unsafe fn gated_activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,
     y: Rows,
     p: ActivationParams,
@@ -28,9 +31,9 @@ unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
         let (gate, x) = (elements.load(&operands.gate), elements.load(&operands.x));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));
         let product = if p.exact != 0 {
-            p.function.exact(bias_gate.plus(gate)).times(bias_x.plus(x)).pack()
+            F::exact(p.function, bias_gate.plus(gate)).times(bias_x.plus(x)).pack()
         } else {
-            let activated = p.function.fast::<T>(bias_gate.added(gate, false));
+            let activated = F::fast::<T>(p.function, bias_gate.added(gate, false));
             Pack::from_lanes(bias_x.added(x, false).zip(activated, |x, f| x * f))
         };
         elements.store(&y, product);
@@ -39,7 +42,15 @@ unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 
 entry! {
     gated_activation_any<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
-        => gated_activation::<T, false, 6>(operands, y, p, extent);
+        => gated_activation::<T, Selected, false, 6>(operands, y, p, extent);
     gated_activation_block1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
-        => gated_activation::<T, true, { blocks(THREADS, 12) }>(operands, y, p, extent)
+        => gated_activation::<T, Selected, true, { blocks(THREADS, 12) }>(operands, y, p, extent);
+    gated_activation_sigmoid_any<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
+        => gated_activation::<T, Sigmoid, false, 6>(operands, y, p, extent);
+    gated_activation_sigmoid_block1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
+        => gated_activation::<T, Sigmoid, true, { blocks(THREADS, 12) }>(operands, y, p, extent);
+    gated_activation_relu2_any<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
+        => gated_activation::<T, Relu2, false, 6>(operands, y, p, extent);
+    gated_activation_relu2_block1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: ActivationParams, extent: Extent)
+        => gated_activation::<T, Relu2, true, { blocks(THREADS, 12) }>(operands, y, p, extent)
 }

@@ -32,6 +32,8 @@ pub mod gated_residual_ada_norm;
 pub mod layer_norm;
 #[cfg(any(not(unit), unit = "layer_norm_backward"))]
 pub mod layer_norm_backward;
+#[cfg(any(not(unit), unit = "modulate"))]
+pub mod modulate;
 #[cfg(any(not(unit), unit = "qk_norm_rope"))]
 pub mod qk_norm_rope;
 #[cfg(any(not(unit), unit = "residual_tanh_gated_rms_norm"))]
@@ -68,6 +70,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
     layer_norm_backward::KERNELS,
+    modulate::KERNELS,
     qk_norm_rope::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,

@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = &[
     ("activation::bias_is_added_first", bias_first),
 ];
 
-pub const ALL: [Activation; 8] = [
+pub const ALL: [Activation; 10] = [
     Activation::Gelu,
     Activation::GeluCuda13_2,
     Activation::GeluTanh,
@@ -32,6 +32,8 @@ pub const ALL: [Activation; 8] = [
     Activation::GeluQuick,
     Activation::Silu,
     Activation::Fatrelu(0.25),
+    Activation::Sigmoid,
+    Activation::Relu2,
 ];
 
 /// Computes the activation functions in f64.
@@ -51,13 +53,18 @@ pub fn reference(f: Activation, x: f64) -> f64 {
                 x
             }
         }
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Relu2 => x.max(0.0).powi(2),
         other => panic!("{other:?} has no reference"),
     }
 }
 
-/// Computes the derivative of an activation function as a difference quotient with a step of 2e-5. The error
-/// is at most 1e-9.
+/// Computes the derivative of an activation function. For all functions but `Relu2`, it is a difference
+/// quotient with a step of 2e-5, whose error is at most 1e-9.
 pub fn slope(f: Activation, x: f64) -> f64 {
+    if f == Activation::Relu2 {
+        return 2.0 * x.max(0.0);
+    }
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
@@ -66,9 +73,11 @@ pub fn slope(f: Activation, x: f64) -> f64 {
 ///
 /// For negative inputs, the sum `1 + tanh` or `1 + erf` cancels. The absolute error is then proportional to
 /// the input, not to the result. Approximate instructions contribute up to 2 ulp each. In exact mode, each
-/// operator of a chain also adds a rounding error of the element type.
+/// operator of a chain also adds a rounding error of the element type. The sigmoid of 0 is not 0, so its
+/// scale is at least 1.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
+    let scale = if f == Activation::Sigmoid { scale.abs().max(1.0) } else { scale };
     let epsilon = match T::DTYPE {
         oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
             2.0_f64.powi(-24)
@@ -168,22 +177,27 @@ fn every_value<T: Element>(device: &Device) {
     let x: Vec<T> = (0..1 << 16).map(T::from_bits).collect();
     let dense = [Layout::dense(1 << 16); 2];
     for f in ALL {
+        let other =
+            matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::Sigmoid | Activation::Relu2);
         for roundings in [Roundings::Exact, Roundings::Once] {
             let [y, _] = run(device, &x, None, [1, 1 << 16], dense, (f, roundings));
             let (mut finite, mut right, mut at) = (Vec::new(), Vec::new(), Vec::new());
             for (x, y) in x.iter().zip(&y) {
                 let wide = f64::from(x.to_f32());
-                let small = wide.abs() < 1e4;
+                let of_infinity =
+                    matches!(f, Activation::Fatrelu(_) | Activation::Sigmoid | Activation::Relu2);
+                // The square of a number of at least 256 is infinite in f16.
+                let small = wide.abs() < if f == Activation::Relu2 { 255.0 } else { 1e4 };
                 assert_eq!(
                     y.to_f32().is_nan(),
-                    wide.is_nan() || wide == f64::NEG_INFINITY && !matches!(f, Activation::Fatrelu(_)),
+                    wide.is_nan() || wide == f64::NEG_INFINITY && !of_infinity,
                     "{f:?} of {x:?} is {y:?}"
                 );
                 if small {
                     finite.push(*y);
                     right.push(reference(f, wide));
                     at.push(wide);
-                } else if wide > 0.0 && !matches!(f, Activation::GeluNew | Activation::GeluFast) {
+                } else if wide > 0.0 && !other {
                     assert_eq!(y.to_bits(), x.to_bits(), "{f:?}, {roundings:?} of a large number is itself");
                 }
             }

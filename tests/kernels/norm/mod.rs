@@ -8,6 +8,7 @@ pub(crate) mod gated_forms;
 pub(crate) mod gated_residual;
 pub(crate) mod layer_norm;
 pub(crate) mod mochi;
+pub(crate) mod modulate;
 pub(crate) mod modulation_input;
 pub(crate) mod modulation_overlap;
 pub(crate) mod norm_backward;
@@ -15,6 +16,7 @@ pub(crate) mod norm_backward_input;
 pub(crate) mod norm_backward_multi_row;
 pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_gated;
+pub(crate) mod row_gates;
 
 use crate::support::test::Test;
 
@@ -29,6 +31,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     gated_residual::TESTS,
     layer_norm::TESTS,
     mochi::TESTS,
+    modulate::TESTS,
     modulation_input::TESTS,
     modulation_overlap::TESTS,
     norm_backward::TESTS,
@@ -36,4 +39,5 @@ pub(crate) const TESTS: &[&[Test]] = &[
     norm_backward_multi_row::TESTS,
     rms_norm::TESTS,
     rms_norm_gated::TESTS,
+    row_gates::TESTS,
 ];

@@ -51,10 +51,18 @@ def gelu_fast(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 def gelu_quick(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
     inner = m.round(m.f32(1.702 * v), lo)
+    return m.f32(v * m.round(sigmoid(m, inner, lo, fast), lo))
+
+
+def sigmoid(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
     # In mode "fast", the exponential of inputs below -20 has a relative error of up to 90 units (of 2^-23).
-    units = torch.where(inner.detach() < -20, 90.0 if fast else 4.0, 4.0)
-    units = torch.where(inner.detach() < -87.0, 2.0**23, units) if fast else units
-    return m.f32(v * m.round(m.f32(torch.sigmoid(inner), units), lo))
+    units = torch.where(v.detach() < -20, 90.0 if fast else 4.0, 4.0)
+    units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
+    return m.f32(torch.sigmoid(v), units)
+
+
+def relu2(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    return m.f32(v.relu().square())
 
 
 def plain_silu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
@@ -68,6 +76,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": gelu_fast,
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
+    "relu2": relu2,
 }
 # Maps the name of a gated operator to its activation (None: fatrelu) and to a bool. If this bool is true, the
 # activation is applied to the first half of the columns, otherwise to the second half.
@@ -78,6 +87,8 @@ GATED: dict[str, tuple[Activation | None, bool]] = {
     "silu_and_mul": (plain_silu, True),
     "gelu_and_mul": (gelu, True),
     "gelu_tanh_and_mul": (gelu_tanh, True),
+    "sigmoid_and_mul": (sigmoid, True),
+    "relu2_and_mul": (relu2, True),
     "fatrelu_and_mul": (None, True),
 }
 TORCH = {"gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu}

@@ -148,7 +148,10 @@ def draw_gated_residual(g: Draw) -> Case:
     x = lay(g.rows(shape, dtype))
     y, gate = like(g, x, lay), broadcast(g, shape, dtype)
     options = dict(clip=g.maybe(0.3), mode=g.pick("exact", "fast"))
-    tensors = dict(x=x, y=y, gate=gate, gate_table=table(g, shape[-1], dtype, gate))
+    if g.maybe(0.3):
+        tensors = dict(x=x, y=y, gate=gate[..., :1], gate_table=None)  # one number per row
+    else:
+        tensors = dict(x=x, y=y, gate=gate, gate_table=table(g, shape[-1], dtype, gate))
     bits = (0,) if options["mode"] == "exact" else ()
     return case(tensors, options, ("x", "y", "gate"), bits=bits)
 
@@ -169,6 +172,30 @@ def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         total = m.edge(t.x) + product
         total = m.kept(total, c.dtype) if exact else m.f32(m.round(total, c.dtype))
     return total.clamp(-65504, 65504) if c.options["clip"] else total
+
+
+def draw_modulate(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    x = g.layout(len(shape))(g.rows(shape, dtype))
+    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
+    tensors = dict(x=x, scale=broadcast(g, shape, dtype), shift=shift)
+    options = dict(mode=g.pick("exact", "fast"))
+    bits = (0,) if options["mode"] == "exact" else ()
+    return case(tensors, options, ("x", "scale", "shift"), bits=bits)
+
+
+def plain_modulation(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    """Return `x * (1 + scale) + shift`. In mode "exact", each step is rounded, unless an operand is float32."""
+    exact = c.options["mode"] == "exact"
+    single = F32 in [c.of(name) for name in ("scale", "shift") if getattr(t, name) is not None]
+    lo = c.dtype if exact and not single else F32
+
+    def step(value: Tensor) -> Tensor:
+        return m.kept(value, lo) if exact else m.f32(value)
+
+    y = step(m.edge(t.x) * step(1 + t.scale))
+    y = y if t.shift is None else y + t.shift
+    return m.kept(y, c.dtype) if exact else m.f32(m.round(y, c.dtype))
 
 
 def draw_gated_residual_ada_norm(g: Draw) -> Case:
@@ -256,6 +283,7 @@ register("ada_norm", draw_ada_norm, ada_norm, cases=40)
 register("ada_norm_pair", draw_ada_norm_pair, ada_norm_pair, cases=40)
 register("gated_residual", draw_gated_residual, gated)
 register("gated_residual_ada_norm", draw_gated_residual_ada_norm, gated_residual_ada_norm, cases=40)
+register("modulate", draw_modulate, plain_modulation)
 register("modulated_rms_norm", draw_modulated, modulated_rms_norm)
 register("residual_tanh_gated_rms_norm", draw_residual, residual)
 register("residual_tanh_gated_rms_norm_modulated", draw_residual_modulated, residual_modulated)

@@ -184,7 +184,7 @@ F32, BF16 = torch.float32, torch.bfloat16
         (lambda x: oxiwarp.geglu(x, bias=x[0, :4]), "geglu: bias has shape [4], expected [8]"),
         (lambda x: oxiwarp.geglu(x, x, x[0]), "geglu: bias has shape [8], expected [16]"),
         (lambda x: oxiwarp.geglu(x[:, ::2]), "geglu: x of shape [3, 4] has strides [8, 2]"),
-        (lambda x: OPS.activation(x, None, 9, True), "activation: kind is 9, expected 0 to 7"),
+        (lambda x: OPS.activation(x, None, 10, True), "activation: kind is 10, expected 0 to 9"),
     ],
 )
 def test_bad_input(call, message, device):

@@ -184,6 +184,7 @@ MUTANTS = {
     "mode exact": ("swiglu", other(mode="exact")),
     "no clip": ("gated_residual", other(clip=False)),
     "tanh for erf": ("geglu", other(approximate="tanh")),
+    "one rounding": ("sigmoid_and_mul", other(mode="fast")),
     "threshold 0": ("fatrelu_and_mul", other(threshold=0.0)),
     "causal by one key": ("attention", causal_by_one),
     "no softcap": ("attention", other(softcap=None)),

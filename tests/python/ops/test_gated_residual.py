@@ -55,6 +55,59 @@ def test_widths(cols, dtype, device):
         check(*make("batch slice", (2, 16, cols), dtype, device, single), f"{cols} columns, float32 {single}")
 
 
+ROW_GATES = [(3, 5, 1), (3, 1, 1), (5, 1), (1, 5, 1), (1,), (1, 1, 1)]
+
+
+@DTYPE
+@pytest.mark.parametrize("of_gate", ROW_GATES, ids=str)
+@pytest.mark.parametrize("cols", [1, 7, 64, 129, 2049])
+def test_one_number_per_row(cols, of_gate, dtype, device):
+    """A gate with one column is one number per token, per batch, or for all rows."""
+    for single in (False, True):
+        x, y = random((3, 5, cols), dtype, device), random((3, 5, cols), dtype, device, 1)
+        gate = random(of_gate, F32 if single else dtype, device, 2)
+        check([x, y, gate], {}, f"gate {of_gate}, float32 {single}")
+        apart = random((*of_gate[:-1], 3), gate.dtype, device)[..., 1:2].copy_(gate)
+        check([x, y, apart], {}, f"gate {of_gate} with gaps, float32 {single}")
+
+
+def test_gates_per_head(device):
+    """Lumina-Next gates each head: `[1, 1, H, 1]`."""
+    x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 5, 3, 24)] * 2 + [(1, 1, 3, 1)]))
+    check([x, y, gate], {}, "heads")
+
+
+@DTYPE
+@pytest.mark.parametrize("of_gate", ROW_GATES, ids=str)
+def test_gradients_of_row_gates(of_gate, dtype, device):
+    x, y, gate = (random(shape, dtype, device, seed) for seed, shape in enumerate([(3, 5, 40), (3, 5, 40), of_gate]))
+    inputs = [tensor.requires_grad_() for tensor in (x, y, gate)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    dtotal = random((3, 5, 40), dtype, device, 3)
+    with torch.enable_grad():
+        ours = torch.autograd.grad(oxiwarp.gated_residual(*inputs), inputs, dtotal)
+        right = torch.autograd.grad(wide[0] + wide[2] * wide[1], wide, dtotal.double())
+    for own, double in zip(ours, right, strict=True):
+        assert own.dtype == dtype and own.shape == double.shape
+        torch.testing.assert_close(own.double(), double, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+def test_row_gates_of_the_operator(device):
+    """opcheck, torch.compile and meta tensors with one number per token. A table needs a gate with all columns."""
+    x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 3, 16), (2, 3, 16), (2, 3, 1)]))
+    torch.library.opcheck(torch.ops.oxiwarp.gated_residual.default, (x, y, gate, None, True, False))
+    torch.compiler.reset()
+    compiled = torch.compile(oxiwarp.gated_residual, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, y, gate), x + gate * y)
+    meta = [tensor.to("meta") for tensor in (x, y, gate)]
+    assert oxiwarp.gated_residual(*meta).shape == x.shape
+    for tensors in ([x, y, gate], meta):
+        with pytest.raises(RuntimeError, match=r"gate has shape \[2, 3, 1\], expected a last dimension of 16, because"):
+            oxiwarp.gated_residual(*tensors, gate_table=tensors[0][0, 0])
+        with pytest.raises(RuntimeError, match=r"gate has shape \[2, 2, 1\], expected one that broadcasts"):
+            oxiwarp.gated_residual(*tensors[:2], tensors[2][:, :1].expand(2, 2, 1))
+
+
 @DTYPE
 def test_modes_differ(dtype, device):
     arguments, _ = make("batch", (2, 16, 640), dtype, device)

@@ -236,7 +236,6 @@ class Unfused(nn.Module):
 
     def forward(self, x, scale, shift, gate):
         x = self.norm(x) * scale[:, None]
-        x = x * (1 + scale)[:, None, :] + shift[:, None, :]
         return (1 - gate) * x + gate * shift[:, None]
 
     def __init__(self):
@@ -248,6 +247,7 @@ class Both(Unfused):
     """A chain with a kernel beside chains without one."""
 
     def forward(self, x, scale, shift, gate):
+        x = (1 - gate) * x + gate * shift[:, None]
         x = x * (1 + scale)[:, None, :] + shift[:, None, :]
         return x + gate * F.relu(x)
 
@@ -256,7 +256,7 @@ def test_unfused():
     """The report names chains that no kernel computes, with the reason."""
     assert methods_of(Unfused) == ("forward",)
     reasons = [chain.reason for chain in found_in(Unfused.forward)]
-    assert len(set(reasons)) == 3 and all(reasons)
+    assert len(set(reasons)) == 2 and all(reasons)
     module, other = Unfused(), Both()
     args = [torch.randn(2, 5, WIDTH), *(torch.randn(2, WIDTH) for _ in range(2)), torch.randn(2, 1, WIDTH)]
     stock = other(*args)
@@ -264,5 +264,5 @@ def test_unfused():
     assert not left.op and all(reason in left.reason for reason in reasons)
     report = oxiwarp.patch(other, cpu_kernels=True)
     torch.testing.assert_close(other(*args), stock, rtol=1e-5, atol=1e-5)
-    first, second = (row for row in report.ran() if row.line)
-    assert first.fallbacks == {reasons[1]: 1} and second.kernels == 1
+    first, *others = (row for row in report.ran() if row.line)
+    assert first.fallbacks == {reasons[1]: 1} and [row.kernels for row in others] == [1, 1]

@@ -119,6 +119,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
     names = (
         "gated_residual",
         "modulated_norm",
+        "modulation",
         "gated_activation",
         "rotary",
         "rotary_pair",

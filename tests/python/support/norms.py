@@ -108,6 +108,14 @@ def gated_residual(
     return total.clip(-65504, 65504) if clip else total
 
 
+def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+    """Compute `x * (1 + scale) + shift`, in float32 if the scale or shift is float32."""
+    single = F32 in (scale.dtype, None if shift is None else shift.dtype)
+    wide, scale, shift = (t if t is None or not single else t.float() for t in (x, scale, shift))
+    y = wide * (1 + scale)
+    return (y if shift is None else y + shift).to(x.dtype)
+
+
 def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> Tensor:
     """Compute `norm2` of MochiTransformerBlock and the addition after it."""
     return x + (_mochi_norm(x_res, eps) * torch.tanh(gate)).to(x.dtype)

@@ -249,6 +249,7 @@ SPECIAL = {
             f"{KERNELS}; {TORCH} for `y` and the gate",
         ),
         OpInfo("layer_norm", norms.layer_norm),
+        OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),
         OpInfo(
             "qk_norm_rope",

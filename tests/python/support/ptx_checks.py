@@ -279,12 +279,13 @@ RESIDENCIES = {
 # Kernels that access a row in packs (vectors of 16 bytes). All other kernels access it in vec4s (four
 # elements).
 PACKS = re.compile(
-    r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
-    r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
+    r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual(?:_per_row)?|modulate"
+    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2)?_(?:block|cluster)\d+"
 )
 # Number of accesses per kernel to single elements that do not belong to the row. Such an element is the
-# position of a token, or the partial sum of a warp.
+# position of a token, the gate of a row, or the partial sum of a warp.
 SINGLE_ELEMENTS = {
+    "gated_residual_per_row_block1": 2,
     "rope_warp1": 2,
     "rope_block": 1,
     "layer_norm_backward_rows2_block2": 2,

@@ -15,7 +15,7 @@ from ._roles import Role
 # newer. The erf of these builds and the erf of older builds differ in the last bits.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
-GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
+GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU, SIGMOID, RELU2 = range(2, 10)
 
 
 def _fake(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -334,4 +334,40 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     return _call("silu", SILU, x, bias, mode, out)
 
 
-__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "silu"]
+def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
+    """Compute the squared ReLU of `v = x + bias`: `relu(v) * relu(v)`.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end. Without a
+            bias, both modes give the same bits.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of `torch.square(torch.relu(x + bias))` for every input. "fast" has
+            the error bounds that `gelu` states.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).
+
+    Example:
+        >>> oxiwarp.relu2(torch.tensor([-1.0, 0.0, 3.0]))
+        tensor([0., 0., 9.])
+    """
+    return _call("relu2", RELU2, x, bias, mode, out)
+
+
+__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "relu2", "silu"]

@@ -107,7 +107,7 @@ class GatedActivation(Function):
         )
 
 
-def _call(
+def call(
     name: str,
     kind: int,
     x: Tensor,
@@ -119,6 +119,7 @@ def _call(
     gate_first: bool,
     threshold: float = 0.0,
 ) -> Tensor:
+    """Check the types of the arguments of a public function, and call the operator."""
     plain = isinstance(second, OPTIONAL) and isinstance(bias, OPTIONAL) and isinstance(out, OPTIONAL)
     if not (isinstance(x, Tensor) and plain):
         refuse_types(name, {"x": x}, {"up" if gate_first else "gate": second, "bias": bias, "out": out})
@@ -194,7 +195,7 @@ def geglu(
     if approximate not in ("none", "tanh"):
         raise ValueError(f"geglu: approximate is {approximate!r}, expected 'none' or 'tanh'")
     kind = GELU if approximate == "none" else GELU_TANH
-    return _call("geglu", kind, x, gate, bias, mode, out, gate_first=False)
+    return call("geglu", kind, x, gate, bias, mode, out, gate_first=False)
 
 
 def swiglu(
@@ -234,7 +235,7 @@ def swiglu(
         >>> oxiwarp.swiglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.2689,  3.5232]])
     """
-    return _call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
+    return call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def mul_and_silu(
@@ -274,7 +275,7 @@ def mul_and_silu(
         >>> oxiwarp.mul_and_silu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.2689,  3.5232]])
     """
-    return _call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
+    return call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def silu_and_mul(
@@ -314,7 +315,7 @@ def silu_and_mul(
         >>> oxiwarp.silu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.7311,  3.5232]])
     """
-    return _call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
+    return call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_and_mul(
@@ -354,7 +355,7 @@ def gelu_and_mul(
         >>> oxiwarp.gelu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.8413,  3.9090]])
     """
-    return _call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
+    return call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_tanh_and_mul(
@@ -394,7 +395,7 @@ def gelu_tanh_and_mul(
         >>> oxiwarp.gelu_tanh_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.8412,  3.9092]])
     """
-    return _call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
+    return call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
 
 
 def fatrelu_and_mul(
@@ -444,7 +445,7 @@ def fatrelu_and_mul(
         >>> oxiwarp.fatrelu_and_mul(torch.tensor([[0.5, 2.0, 3.0, 4.0]]), threshold=1.0)
         tensor([[0., 8.]])
     """
-    return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
+    return call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 
 
 __all__ = ["fatrelu_and_mul", "geglu", "gelu_and_mul", "gelu_tanh_and_mul", "mul_and_silu", "silu_and_mul", "swiglu"]

@@ -17,7 +17,7 @@ CLIP = 65504.0
 
 def _check(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None) -> None:
     check_rows("gated_residual", x, None, y=y)
-    check_modulation("gated_residual", "gate", gate, gate_table, x)
+    check_modulation("gated_residual", "gate", gate, gate_table, x, per_row=True)
 
 
 def _fake(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
@@ -84,10 +84,11 @@ def gated_residual(
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
-            dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
-            of `ada_norm`. It must be possible to merge the leading dimensions into at most two by `view`. Two
-            dimensions count as merged only if they merge in `x`, `y` and `gate`.
-        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
+            dtype of `x` or in float32. Its last dimension may also be 1: one number per row (`[B, S, 1]`), per head
+            (`[H, 1]` for `x` of shape `[B, S, H, N]`), or one number (`[1]`). It may be broadcast in the first or in
+            the last leading dimensions, as `scale` of `ada_norm`. It must be possible to merge the leading dimensions
+            into at most two by `view`. Two dimensions count as merged only if they merge in `x`, `y` and `gate`.
+        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel. A gate with one column has no table.
         clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode (str): "exact" or "fast", see Exactness.
 

@@ -45,11 +45,13 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
         raise RuntimeError(f"{op}: {name} has shape {list(vector.shape)}, expected [{x.shape[-1]}]")
 
 
-def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
+def check_modulation(
+    op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor, per_row: bool = False
+) -> None:
     """Raise RuntimeError unless `value` is None or broadcasts to x, in the dtype of x or float32.
 
     `table` is the vector that is added to `value`. `table` must be None or have shape `[x.shape[-1]]`. If `value` is
-    None, `table` must be None too.
+    None, `table` must be None too. If `per_row` is True, the last dimension of a value without a table may be 1.
     """
     if value is None:
         if table is not None:
@@ -63,8 +65,12 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
         raise RuntimeError(
             f"{op}: {name} has shape {list(value.shape)}, expected one that broadcasts to {list(x.shape)}"
         )
-    if value.dim() == 0 or value.shape[-1] != x.shape[-1]:
-        raise RuntimeError(f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}")
+    one = per_row and value.dim() > 0 and value.shape[-1] == 1
+    if value.dim() == 0 or (value.shape[-1] != x.shape[-1] and (table is not None or not one)):
+        why = ", because there is a table" if one else ""
+        raise RuntimeError(
+            f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}{why}"
+        )
     _check_repeats(op, name, value, x)
     check_vector(op, f"{name}_table", table, x)
 

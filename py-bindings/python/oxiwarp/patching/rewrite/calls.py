@@ -112,9 +112,35 @@ class Calls(RotaryCalls):
         """Compute `norm(x) * (1 + scale) + shift`."""
         norm = self.replaced(at) or self.norm(options, given)
         if isinstance(norm, str):
-            self.site(at).note(norm)
-            return own(**given)
+            return self.after_norm(at, own, options, norm, given)
         made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
+        return own(**given) if made is None else made
+
+    def after_norm(self, at: At, own: Own, options: tuple[Any, ...], why: str, given: dict[str, Any]) -> Any:
+        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes, for the reason `why`.
+
+        The module computes the norm, and a kernel the modulation of its result. If the norm's input or result is cast,
+        the original expression computes everything.
+        """
+        norm, rest = given["norm"], {name: value for name, value in given.items() if name != "norm"}
+        scale, shift, target = given["scale"], given.get("shift"), given.get("target")
+        casts = any(options[1:])
+        if casts or why == REPLACED or operands.unscaled(given["x"], scale, shift, False, target, self.cpu_kernels):
+            self.site(at).note(why)
+            return own(**given)
+        return self.modulation(at, modulated, (options[0], False), **{**rest, "x": norm(given["x"])})
+
+    def modulation(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute `x * (1 + scale) + shift`."""
+        x, scale, shift = given["x"], given["scale"], given.get("shift")
+        wide = options[1]
+        why = self.replaced(at) or operands.unscaled(x, scale, shift, wide, given.get("target"), self.cpu_kernels)
+        if why:
+            self.site(at).note(why)
+            return own(**given)
+        made = self.attempt(
+            at, lambda: ops.modulate(as_rows(x), *operands.modulation(x, scale, shift, wide, False), mode=self.mode)
+        )
         return own(**given) if made is None else made
 
     def sum_and_norm(
@@ -145,6 +171,13 @@ class Calls(RotaryCalls):
                 return total, own_norm(**given)
             return total, self.modulated_norm(at, own_norm, of_norm, **given)
         x, (y, gate) = terms["x"], found
+        if gate is not None and gate.shape[-1] != x.shape[-1]:
+            # The kernel of both supports no gate with one column. Each is computed by a kernel of its own.
+            made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
+            total = own_sum(**terms) if made is None else made
+            given |= {"x": total, **({"target": total} if casts_to_sum else {})}
+            plain = of_norm[0] == "plain_norm"
+            return total, own_norm(**given) if plain else self.modulated_norm(at, own_norm, of_norm, **given)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
         if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
             norm = "no kernel adds a gated branch before an RMSNorm without modulation"
@@ -178,7 +211,7 @@ class Calls(RotaryCalls):
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
         why = self.replaced(at) or operands.unusable(gate, self.cpu_kernels) or operands.not_halves(gate, up)
-        op = why or operands.activation_of(factors["act"], options[1])
+        op = why or operands.activation_of(factors.get("act", torch.sigmoid), options[1])
         if isinstance(op, str):
             self.site(at).note(op)
             return own(**factors)
@@ -201,8 +234,8 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary", "rotary_pair",
-    "rotary_part", "deferred_norm", "head_norm", "attention", "unfused",
+    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary",
+    "rotary_pair", "rotary_part", "deferred_norm", "head_norm", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}
@@ -245,6 +278,13 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
     x, y = rows
     assert gate is not None
     return ops.gated_residual(x, y, gate, mode=mode)
+
+
+def modulated(x: Any, scale: Tensor, shift: Tensor | None = None, target: Any = None) -> Any:
+    """Return `x * (1 + scale) + shift`, cast to the dtype of `target`."""
+    y = x * (1 + scale)
+    y = y if shift is None else y + shift
+    return y if target is None else y.to(operands.dtype_of(target))
 
 
 def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:

@@ -31,7 +31,7 @@ FUNCTIONS = frozenset((
 Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
-ACTIVATIONS = ("act", "gelu", "silu", "swish", "nonlin")
+ACTIVATIONS = ("act", "gelu", "silu", "swish", "sigmoid", "nonlin")
 """Parts of the names of activations."""
 KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "sum_and_norm", "unfused"))
 """Functions of `calls.py` without side effects."""
@@ -400,9 +400,9 @@ class Block:
     def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
         """Whether code gives the same result before and after other code.
 
-        The other code must contain no `return`, and must not assign a name that the code reads, unless the values of the
-        names are kept. If the code has side effects, the other code must have none. Otherwise, other code with side effects must not read or change
-        a tensor that the code reads.
+        The other code must contain no `return`, and must not assign a name that the code reads, unless the values of
+        the names are kept. If the code has side effects, the other code must have none. Otherwise, other code with side
+        effects must not read or change a tensor that the code reads.
         """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)

@@ -4,6 +4,7 @@ The functions return a reason as a `str` if no kernel runs. In eager mode, the o
 strides that they do not support. Under torch.compile, which does not trace `except`, `misplaced` checks them first.
 """
 
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +24,12 @@ ACTIVATIONS = {
     "transformers.activations.SiLUActivation": "silu_and_mul",
     "transformers.activations.GELUActivation": "gelu_and_mul",
     "transformers.activations.GELUTanh": "gelu_tanh_and_mul",
+    "transformers.activations.ReLUSquaredActivation": "relu2_and_mul",
     "diffusers.models.activations.FP32SiLU": "silu_and_mul",
+    "torch.nn.modules.activation.SiLU": "silu_and_mul",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid_and_mul",
 }
-"""Activations of Hugging Face libraries, with the operator of `activation(gate) * up`."""
+"""Activations of torch and Hugging Face libraries, with the operator of `activation(gate) * up`."""
 DTYPES = "the operands differ in dtype"
 
 compiling = torch.compiler.is_compiling
@@ -101,17 +105,19 @@ def expanded(x: Any, y: Any) -> dict[str, Tensor] | None:
     return {"x": x, "y": y.expand(x.shape)} if fits and y.dim() else None
 
 
-def misplaced(x: Tensor, *modulations: Any) -> str | None:
+def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | None:
     """Return the reason why a modulation (a gate, scale or shift) does not fit the rows `x`, or None.
 
-    In eager mode, only check the type and the last dimension: the operators check the rest.
+    In eager mode, only check the type and the last dimension: the operators check the rest. `one_column` says whether
+    the last dimension may be 1.
     """
     for operand in modulations:
         if operand is None:
             continue
         if type(operand) not in PLAIN:
             return f"a modulation is a {type(operand).__name__}"
-        if operand.shape[-1:] != x.shape[-1:]:
+        columns = operand.shape[-1] if operand.dim() else 0
+        if columns != x.shape[-1] and not (one_column and columns == 1):
             return f"a modulation has shape {list(operand.shape)}"
         if compiling() and not broadcasts(operand, x):
             return "a modulation does not broadcast to the rows"
@@ -120,10 +126,11 @@ def misplaced(x: Tensor, *modulations: Any) -> str | None:
 
 def broadcasts(operand: Tensor, x: Tensor) -> bool:
     """Whether the operators accept the shape of a gate, scale or shift for the rows `x`."""
-    if operand.dim() == 0 or operand.dim() > x.dim() or operand.device != x.device or operand.stride(-1) != 1:
+    contiguous = operand.dim() > 0 and (operand.stride(-1) == 1 or operand.shape[-1] == 1)
+    if not contiguous or operand.dim() > x.dim() or operand.device != x.device:
         return False
     shape = (1,) * (x.dim() - operand.dim()) + tuple(operand.shape)
-    if shape[-1] != x.shape[-1] or any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
+    if any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
         return False
     shared = [own == 1 and size != 1 for own, size in zip(shape[:-1], x.shape[:-1], strict=True)]
     return sum(a != b for a, b in zip(shared, shared[1:], strict=False)) <= 1
@@ -150,7 +157,7 @@ def branch_and_gate(
         y, gate, wide_y, wide_gate = b, a, wide_gate, wide_y
         if not is_like(y, x):
             return "no factor has the shape and dtype of the residual"
-    if why := misplaced(x, gate):
+    if why := misplaced(x, gate, one_column=True):
         return why
     result = dtype_of(target)
     if x.dtype == FLOAT:
@@ -184,6 +191,21 @@ def modulated(
         return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
     # The norm's result is rounded, and the operations after it round too.
     return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
+
+
+def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernels: bool) -> str | None:
+    """Return the reason why no kernel computes `x * (1 + scale) + shift`, or None. `wide` is as for `modulated`."""
+    if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
+        return why
+    dtypes = {scale.dtype} if shift is None else {scale.dtype, shift.dtype}
+    result = dtype_of(target)
+    if x.dtype == FLOAT:
+        return None if dtypes == {FLOAT} and result in (None, FLOAT) else DTYPES
+    if not dtypes <= {FLOAT, x.dtype}:
+        return DTYPES
+    if wide or scale.dtype == FLOAT:  # the product and the sum are float32
+        return None if result == x.dtype else DTYPES
+    return None if dtypes == {x.dtype} and result in (None, x.dtype) else DTYPES
 
 
 def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
@@ -272,18 +294,18 @@ def activation_of(act: Any, approximate: str) -> Any:
     if not isinstance(act, nn.Module):
         if act is F.silu and not approximate:
             return ops.silu_and_mul
+        if (act is torch.sigmoid or act is F.sigmoid) and not approximate:
+            return ops.sigmoid_and_mul
         kinds = {"": ops.gelu_and_mul, "none": ops.gelu_and_mul, "tanh": ops.gelu_tanh_and_mul}
         return kinds.get(approximate, DTYPES) if act is F.gelu else "the activation has no kernel"
     if approximate or hooks_everywhere() or has_hooks(act):
         return "the activation has hooks"
-    if is_exactly(act, nn.SiLU):
-        return ops.silu_and_mul
     if is_exactly(act, nn.GELU):
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
     # With `use_gelu_python`, the activation is a method of the module, which rounds in another way.
-    python = hasattr(act.__dict__.get("act"), "__self__")
+    python = isinstance(act.__dict__.get("act"), MethodType)
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
@@ -309,6 +331,7 @@ __all__ = [
     "norm_of",
     "not_halves",
     "unknown_norm",
+    "unscaled",
     "unmodulated",
     "unusable",
 ]

@@ -2,17 +2,28 @@
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .flow import Block, Read, is_activation, is_norm, shared_by
+from .expressions import (
+    is_norm_call,
+    is_number,
+    is_parameter,
+    is_product,
+    is_share,
+    is_value,
+    same_dtype,
+    sigmoid_of,
+    without_cast,
+    without_float,
+)
+from .flow import Block, Read, is_activation, shared_by
 from .formulas import formula_of, function_at, function_name, is_cheap
 from .method import PREFIX
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
-ACTIVATION = "gated_activation"
-FLOAT32 = ("torch.float32", "torch.float")
+ACTIVATION, MODULATION = "gated_activation", "modulation"
 
 
 @dataclass
@@ -229,7 +240,7 @@ class Finder:
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
-        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, ACTIVATION)):
+        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, MODULATION, ACTIVATION)):
             self.start()
             found = pattern(node)
             if found and found.keeps_order() and found.evaluates_once():
@@ -281,13 +292,21 @@ class Finder:
 
     def modulated_norm(self, node: ast.expr) -> Chain | None:
         """Match `norm(x) * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
+        return self.shifted(node, self.modulated)
+
+    def modulation(self, node: ast.expr) -> Chain | None:
+        """Match `x * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
+        return self.shifted(node, self.scaled)
+
+    def shifted(self, node: ast.expr, match: Callable[..., Chain | None]) -> Chain | None:
+        """Match a product and a shift, also without the shift. `match` is the method that matches the product."""
         result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):
-                if is_value(shift) and (found := self.modulated(node, product, shift, target)):
+                if is_value(shift) and (found := match(node, product, shift, target)):
                     return found
             return None
-        return self.modulated(node, result, None, target)
+        return match(node, result, None, target)
 
     def modulated(
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
@@ -311,15 +330,39 @@ class Finder:
             return self.chain("modulated_norm", node, operands, wide=wide, inner=cast is not None)
         return None
 
+    def scaled(
+        self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
+    ) -> Chain | None:
+        """Match `x * (1 + scale)`, but not `0.5 * x * (1 + tanh(...))`, which is an activation."""
+        product = self.see(product)
+        if not is_product(product):
+            return None
+        assert isinstance(product, ast.BinOp)
+        for value, factor in ((product.left, product.right), (product.right, product.left)):
+            scale = self.scale_of(factor)
+            x, wide = without_float(value)
+            if scale is None or not is_value(scale) or is_number(scale) or is_parameter(scale):
+                continue
+            inner = self.see(x)
+            of_number = isinstance(inner, ast.BinOp) and (is_number(inner.left) or is_number(inner.right))
+            if not is_value(x) or is_number(x) or of_number:
+                continue
+            return self.chain(MODULATION, node, {"x": x, "scale": scale, "shift": shift, "target": target}, wide=wide)
+        return None
+
     def gated_activation(self, node: ast.expr) -> Chain | None:
-        """Match `activation(gate) * up`."""
+        """Match `activation(gate) * up` and `gate.sigmoid() * up`."""
         product = self.see(node) if isinstance(node, ast.Call) else node
         if not is_product(product):
             return None
         assert isinstance(product, ast.BinOp)
         for first, up in ((product.left, product.right), (product.right, product.left)):
             call = self.see(first)
-            if not isinstance(call, ast.Call) or len(call.args) != 1 or not is_value(up) or is_number(up):
+            if not isinstance(call, ast.Call) or not is_value(up) or is_number(up):
+                continue
+            if gate := sigmoid_of(call):
+                return self.chain(ACTIVATION, node, {"gate": gate, "up": up}, approximate="")
+            if len(call.args) != 1:
                 continue
             options = {keyword.arg: keyword.value for keyword in call.keywords}
             approximate = options.pop("approximate", ast.Constant(""))
@@ -359,77 +402,11 @@ def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lamb
     return ast.Lambda(arguments, body)
 
 
-def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
-    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its dtype."""
-    if not (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
-    ):
-        return node, None
-    argument = node.args[0] if node.args else node.keywords[0].value
-    if node.func.attr == "type_as" and node.args:
-        return node.func.value, argument
-    by_name = not node.keywords or node.keywords[0].arg == "dtype"
-    named = bool(node.keywords) or "dtype" in ast.unparse(argument)
-    is_dtype = named and ast.unparse(argument) not in FLOAT32
-    if node.func.attr == "to" and by_name and is_dtype:
-        return node.func.value, argument
-    return node, None
-
-
-def same_dtype(a: ast.expr, b: ast.expr) -> bool:
-    """Whether two expressions for a tensor or its dtype name the same variable."""
-    roots = [node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else node for node in (a, b)]
-    return all(isinstance(root, ast.Name) for root in roots) and ast.dump(roots[0]) == ast.dump(roots[1])
-
-
-def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
-    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. Return another node and False."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "dtype")]
-        if node.func.attr == "float" and not node.args and not node.keywords:
-            return node.func.value, True
-        if node.func.attr == "to" and len(values) == len(node.args) + len(node.keywords) == 1:
-            return (node.func.value, True) if ast.unparse(values[0]) in FLOAT32 else (node, False)
-    return node, False
-
-
-def is_product(node: ast.expr) -> bool:
-    """Whether the node is a product."""
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
-
-
-def is_number(node: ast.expr) -> bool:
-    """Whether the node is a number, or a calculation with numbers only."""
-    return all(
-        isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop) for part in ast.walk(node)
-    )
-
-
-def is_share(node: ast.expr) -> bool:
-    """Whether the node is `1 - weight` or `1 + scale`: a blend of two tensors or a modulation, not a gate."""
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Add | ast.Sub)
-        and any(isinstance(part, ast.Constant) for part in (node.left, node.right))
-    )
-
-
-def is_value(node: ast.expr) -> bool:
-    """Whether the node may be a tensor: not a constant, a container or a comparison."""
-    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp | ast.IfExp)
-
-
-def is_norm_call(node: ast.expr) -> bool:
-    """Whether the node calls an attribute of `self`, or a variable, with one argument. Its name contains "norm"."""
-    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
-        return False
-    return is_norm(node.func)
-
-
 __all__ = [
     "ACTIVATION",
     "GATED",
     "MODULATED",
+    "MODULATION",
     "NORM",
     "SUM",
     "Chain",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, is_self, is_simple
+from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
 from .formulas import CLASS, function_at
 from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
-from .patterns import ACTIVATION, GATED, MODULATED, NORM, SUM, Chain, Finder
+from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
@@ -34,7 +34,8 @@ ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
-    (ACTIVATION,): ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"),
+    (MODULATION,): ("modulate",),
+    (ACTIVATION,): ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2_and_mul"),
     (GATED, MODULATED): ("gated_residual_ada_norm",),
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
@@ -137,7 +138,24 @@ class Nested(ast.NodeTransformer):
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
         if found is None or (found.op == GATED and not is_likely(found, self.block.statements[self.at])):
             return ()
-        return (found,)
+        return () if is_sigmoid(found) and self.is_branch(node) else (found,)
+
+    def is_branch(self, node: ast.expr) -> bool:
+        """Whether the statement assigns `node` to a variable that a later gated residual adds: `x + sigmoid(g) * y`."""
+        block, statement = self.block, self.block.statements[self.at]
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not isinstance(target, ast.Name) or statement.value is not node:  # type: ignore[attr-defined]
+            return False
+        for later in range(self.at + 1, len(block.statements)):
+            if not is_simple(block.statements[later]):
+                continue
+            for part in evaluated_once(block.statements[later]):
+                total = isinstance(part, ast.BinOp) and Finder(block, later, self.rewriting.space).find(part, GATED)
+                if total and target.id in total.used() and block.defined(target.id, later) == self.at:
+                    return is_likely(total, block.statements[later])
+            if target.id in block.reads[later].stores:
+                break
+        return False
 
 
 class Rewriting:
@@ -334,6 +352,11 @@ def attribute_of(node: ast.expr | None) -> str:
     """Return the name of an attribute of `self`, or "" for any other expression."""
     own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     return node.attr if own and isinstance(node, ast.Attribute) else ""
+
+
+def is_sigmoid(chain: Chain) -> bool:
+    """Whether the chain is `sigmoid(gate) * up`, according to the name of the function."""
+    return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
 
 
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:

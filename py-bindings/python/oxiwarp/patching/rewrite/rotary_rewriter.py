@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .expressions import is_norm_call, is_product, is_value, without_cast
 from .flow import Aliases, Block, Read, aliases_of
 from .head_norms import wideness
 from .method import PREFIX
-from .patterns import Chain, is_norm_call, is_product, is_value, without_cast
+from .patterns import Chain
 
 ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))

@@ -1,0 +1,49 @@
+"""Forms of `modulate`: `x * (1 + scale) + shift`."""
+
+import torch
+from forms import Form, Inputs, Shape, Source
+from torch import Tensor
+
+import oxiwarp
+
+
+def _eager(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Compute the modulation of CogView4, whose norm has other users."""
+    return x * (1 + scale) + shift
+
+
+def _wide(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Compute the modulation in float32, with one cast."""
+    return (x.float() * (1 + scale) + shift).to(x.dtype)
+
+
+def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None) -> Inputs:
+    shift, scale = source.modulation(shape[0], shape[-1], 2, dtype)
+    return {"x": source.normal(*shape), "scale": scale, "shift": shift}
+
+
+def _ours(x: Tensor, scale: Tensor, shift: Tensor, mode: str) -> Tensor:
+    return oxiwarp.modulate(x, scale, shift, mode=mode)
+
+
+FAMILY = "modulation"
+FORMS = (
+    Form(
+        op="modulate",
+        chain="CogView4, GLM-Image",
+        cases=(("CogView4", (2, 4096, 4096)), ("large", (1, 65536, 4096))),
+        inputs=_inputs,
+        eager=_eager,
+        reference=_eager,
+        ours=_ours,
+    ),
+    Form(
+        op="modulate",
+        chain="float32 modulation",
+        cases=(("Wan 1.3B", (1, 32760, 1536)),),
+        inputs=lambda source, shape: _inputs(source, shape, torch.float32),
+        eager=_wide,
+        reference=_eager,
+        ours=_ours,
+    ),
+)

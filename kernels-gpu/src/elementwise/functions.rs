@@ -1,0 +1,122 @@
+//! The activation functions that a kernel is compiled for.
+//!
+//! One kernel serves all functions of [`Function`]. A function that the models use less often has a kernel of
+//! its own, so that it adds no branch and no register to this kernel.
+use core::f32::consts::LOG2_E;
+
+use cuda_std::math::{ex2_ftz, rcp_ftz};
+use cuda_std::prelude::*;
+
+use super::activations::Function;
+use super::approx16::{self, is_bf16};
+use super::rounded_chain::{RoundedVec, over_one_plus_exp};
+
+/// The functions of a kernel. The kernel argument [`Function`] selects one of them, if there are several.
+pub(crate) trait Functions {
+    /// Computes the function for a pack of type `T`, with the same intermediate roundings as torch.
+    fn exact<T: Elem>(function: Function, x: RoundedVec<T>) -> RoundedVec<T>;
+    /// Computes the function in f32. The caller rounds the values.
+    fn fast<T: Elem>(function: Function, x: T::F32Vec) -> T::F32Vec;
+    /// Computes the values and the derivatives of the function in f32.
+    fn values_and_slopes<T: Elem>(function: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec);
+}
+
+/// All functions of [`Function`].
+pub(crate) struct Selected;
+
+impl Functions for Selected {
+    #[inline(always)]
+    fn exact<T: Elem>(function: Function, x: RoundedVec<T>) -> RoundedVec<T> {
+        function.exact(x)
+    }
+    #[inline(always)]
+    fn fast<T: Elem>(function: Function, x: T::F32Vec) -> T::F32Vec {
+        function.fast::<T>(x)
+    }
+    #[inline(always)]
+    fn values_and_slopes<T: Elem>(function: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
+        function.values_and_slopes::<T>(x)
+    }
+}
+
+/// `1 / (1 + e^-x)`: aten's sigmoid.
+pub(crate) struct Sigmoid;
+
+impl Functions for Sigmoid {
+    #[inline(always)]
+    fn exact<T: Elem>(_: Function, x: RoundedVec<T>) -> RoundedVec<T> {
+        if is_bf16::<T>() {
+            x.map(approx16::sigmoid)
+        } else {
+            RoundedVec::new(over_one_plus_exp::<T>(T::F32Vec::splat(1.0), x.lanes()))
+        }
+    }
+    #[inline(always)]
+    fn fast<T: Elem>(_: Function, x: T::F32Vec) -> T::F32Vec {
+        x.map(approx16::sigmoid)
+    }
+    #[inline(always)]
+    fn values_and_slopes<T: Elem>(_: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
+        let exp = x.map(|x| ex2_ftz(-LOG2_E * x));
+        let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
+        // `sigmoid * exp` equals `1 - sigmoid`, but has no cancellation. If `exp` is infinite, the product is
+        // NaN, and `min` replaces the NaN by 1.
+        let slope = sigmoid.zip(exp, |s, exp| s * (s * exp).min(1.0));
+        (sigmoid, slope)
+    }
+}
+
+/// The square of `x` if `x` is positive, else 0: transformers' `ReLUSquaredActivation`.
+pub(crate) struct Relu2;
+
+impl Functions for Relu2 {
+    #[inline(always)]
+    fn exact<T: Elem>(_: Function, x: RoundedVec<T>) -> RoundedVec<T> {
+        let positive = x.map(relu);
+        positive.times(positive)
+    }
+    #[inline(always)]
+    fn fast<T: Elem>(_: Function, x: T::F32Vec) -> T::F32Vec {
+        x.map(|x| relu(x) * relu(x))
+    }
+    #[inline(always)]
+    fn values_and_slopes<T: Elem>(_: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
+        let positive = x.map(relu);
+        (positive.map(|x| x * x), positive.map(|x| 2.0 * x))
+    }
+}
+
+/// aten's ReLU. NaN stays NaN.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_std::libdevice::exp_add;
+    use half::{bf16, f16};
+
+    use super::*;
+
+    /// Asserts that `exact` returns the same bits as `of_library` for every value of `T`.
+    #[track_caller]
+    fn same<F: Functions, T: Elem>(of_library: fn(f32) -> f32) {
+        let function = Function::new(Function::COMPILED);
+        for bits in 0..=u32::from(u16::MAX) {
+            let x = T::from_bits(bits).to_f32();
+            let got = F::exact(function, RoundedVec::<T>::new(T::F32Vec::splat(x))).lanes().get(0);
+            let expected = T::round(of_library(x));
+            let equal = got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan();
+            assert!(equal, "the function of {x:e} is {got:e}, expected {expected:e}");
+        }
+    }
+
+    #[test]
+    fn every_value_has_the_bits_of_the_library() {
+        same::<Sigmoid, bf16>(|x| 1.0 / exp_add(-x, 1.0));
+        same::<Sigmoid, f16>(|x| 1.0 / exp_add(-x, 1.0));
+        same::<Relu2, bf16>(|x| relu(x) * relu(x));
+        same::<Relu2, f16>(|x| relu(x) * relu(x));
+    }
+}

@@ -1,0 +1,82 @@
+//! The elements that a thread of an element-wise kernel reads from an operand that broadcasts against the
+//! rows.
+use cuda_std::prelude::*;
+
+use super::operand::{Modulation, Operand};
+use crate::elementwise::partition::ThreadElements;
+use crate::elementwise::rounded_chain::RoundedVec;
+use crate::layout::operand_kind::OperandKind;
+
+/// A thread's elements of an operand that broadcasts against the rows, such as a gate.
+#[derive(Clone, Copy)]
+pub(crate) enum BroadcastElements<T: Elem> {
+    /// The operand has the element type of the rows.
+    Same(Pack<T>),
+    /// The operand as f32 values. The tensor is f32, or the kernel added a table to it in f32.
+    F32(T::F32Vec),
+}
+
+impl<T: Elem> BroadcastElements<T> {
+    /// # Safety
+    /// The requirements of [`ThreadElements::load`] apply, for the element type in `operand.kind`.
+    #[inline(always)]
+    pub unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
+        // SAFETY: the caller passes an operand with all rows of the launch, of the type in `operand.kind`.
+        unsafe {
+            match operand.kind {
+                OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),
+                _ => Self::Same(elements.load(&operand.rows)),
+            }
+        }
+    }
+
+    /// Returns the value of the thread's rows, of an operand with one column.
+    ///
+    /// # Safety
+    /// The requirements of [`ThreadElements::row_values`] apply, for the element type in `operand.kind`.
+    #[inline(always)]
+    pub unsafe fn of_rows<const VECTOR: bool>(
+        operand: &Operand,
+        elements: &ThreadElements<T, VECTOR>,
+    ) -> Self {
+        // SAFETY: the caller passes an operand with one element per row, of the type in `operand.kind`.
+        unsafe {
+            match operand.kind {
+                OperandKind::F32 => Self::F32(elements.row_values::<f32>(&operand.rows)),
+                _ => Self::Same(Pack::from_lanes(elements.row_values::<T>(&operand.rows))),
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub fn lanes(self) -> T::F32Vec {
+        match self {
+            Self::Same(pack) => pack.lanes(),
+            Self::F32(lanes) => lanes,
+        }
+    }
+
+    /// Adds the gate's table, such as `scale_shift_table`, if there is one. If table and gate have type `T`,
+    /// the sum is rounded to `T`.
+    ///
+    /// # Safety
+    /// The requirements of [`ThreadElements::load`] apply to the table, for the element type in
+    /// `gate.table.kind`.
+    #[inline(always)]
+    pub unsafe fn plus_table<const VECTOR: bool>(
+        self,
+        gate: &Modulation,
+        elements: &ThreadElements<T, VECTOR>,
+    ) -> Self {
+        if let OperandKind::ABSENT = gate.table.kind {
+            return self;
+        }
+        // SAFETY: the caller passes a table of the type in `gate.table.kind`.
+        match (self, unsafe { Self::of(&gate.table, elements) }) {
+            (Self::Same(value), Self::Same(table)) => {
+                Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())
+            }
+            (value, table) => Self::F32(table.lanes().zip(value.lanes(), |table, value| table + value)),
+        }
+    }
+}

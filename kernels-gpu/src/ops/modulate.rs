@@ -1,0 +1,70 @@
+//! `y = x * (1 + scale) + shift`, element by element: the modulation of a diffusion transformer without the
+//! norm before it. Scale and shift each have one row for the whole tensor, one row per batch, or one row per
+//! token. The shift may be absent.
+//!
+//! `modulate_any_<dtype>` takes any layout. `modulate_block1_<dtype>` needs rows that allow 16-byte accesses
+//! ([`Rows::is_vector`]).
+use cuda_std::prelude::*;
+
+use crate::elementwise::partition::{Extent, ThreadElements, blocks};
+use crate::elementwise::rounded_chain::RoundedVec;
+use crate::layout::operand_kind::OperandKind;
+use crate::norm::broadcast_elements::BroadcastElements;
+use crate::norm::operand::Operand;
+
+/// Threads per block.
+pub const THREADS: u32 = 256;
+
+/// The operands and rounding of a modulation: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ModulateArg {
+    /// The rows to modulate.
+    pub x: Rows,
+    /// The scale.
+    pub scale: Operand,
+    /// The shift, which may be absent.
+    pub shift: Operand,
+    /// The output.
+    pub y: Rows,
+    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. It is 0
+    /// if an operand is f32 and the rows have 16 bits.
+    pub round_each: u32,
+}
+
+/// # Safety
+/// The host checked that `x` and `y` have the rows that `extent` describes. Scale and shift also have these
+/// rows, with the element type in their field `kind`. If `VECTOR` is true, all these operands allow 16-byte
+/// accesses (`Rows::is_vector`). `y` overlaps no other operand.
+#[inline(always)]
+unsafe fn modulate<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(arg: ModulateArg, extent: Extent) {
+    thread::launch_bounds::<THREADS, MIN_BLOCKS>();
+    let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
+    let has_shift = !matches!(arg.shift.kind, OperandKind::ABSENT);
+    // SAFETY: the host checked the operands, and `extent` describes them.
+    let (x, scale, shift) = unsafe {
+        (
+            elements.load(&arg.x),
+            BroadcastElements::of(&arg.scale, &elements),
+            has_shift.then(|| BroadcastElements::of(&arg.shift, &elements)),
+        )
+    };
+    let y = if arg.round_each != 0 {
+        let factor = RoundedVec::splat(1.0).plus(RoundedVec::new(scale.lanes()));
+        let product = RoundedVec::of(x).times(factor);
+        shift.map_or(product, |shift| product.plus(RoundedVec::new(shift.lanes()))).pack()
+    } else {
+        let product = x.lanes().zip(scale.lanes(), |x, scale| x * (1.0 + scale));
+        Pack::from_lanes(
+            shift.map_or(product, |shift| product.zip(shift.lanes(), |product, shift| product + shift)),
+        )
+    };
+    // SAFETY: the host checked the rows of `y`, which overlaps no other operand.
+    unsafe { elements.store(&arg.y, y) };
+}
+
+entry! {
+    modulate_any<T: [f32, f16, bf16]>(arg: ModulateArg, extent: Extent) => modulate::<T, false, 3>(arg, extent);
+    modulate_block1<T: [f32, f16, bf16]>(arg: ModulateArg, extent: Extent)
+        => modulate::<T, true, { blocks(THREADS, 6) }>(arg, extent)
+}

@@ -1,0 +1,105 @@
+"""Says what an expression is: a product, a cast, a sigmoid, a norm."""
+
+import ast
+
+from .flow import is_norm, is_self
+
+FLOAT32 = ("torch.float32", "torch.float")
+
+
+def sigmoid_of(call: ast.Call) -> ast.expr | None:
+    """Return `gate` for `gate.sigmoid()`, or None."""
+    found = isinstance(call.func, ast.Attribute) and call.func.attr == "sigmoid" and not (call.args or call.keywords)
+    return call.func.value if found and isinstance(call.func, ast.Attribute) and is_value(call.func.value) else None
+
+
+def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
+    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its dtype."""
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
+    ):
+        return node, None
+    argument = node.args[0] if node.args else node.keywords[0].value
+    if node.func.attr == "type_as" and node.args:
+        return node.func.value, argument
+    by_name = not node.keywords or node.keywords[0].arg == "dtype"
+    named = bool(node.keywords) or "dtype" in ast.unparse(argument)
+    is_dtype = named and ast.unparse(argument) not in FLOAT32
+    if node.func.attr == "to" and by_name and is_dtype:
+        return node.func.value, argument
+    return node, None
+
+
+def same_dtype(a: ast.expr, b: ast.expr) -> bool:
+    """Whether two expressions for a tensor or its dtype name the same variable."""
+    roots = [node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else node for node in (a, b)]
+    return all(isinstance(root, ast.Name) for root in roots) and ast.dump(roots[0]) == ast.dump(roots[1])
+
+
+def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
+    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. Return another node and False."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "dtype")]
+        if node.func.attr == "float" and not node.args and not node.keywords:
+            return node.func.value, True
+        if node.func.attr == "to" and len(values) == len(node.args) + len(node.keywords) == 1:
+            return (node.func.value, True) if ast.unparse(values[0]) in FLOAT32 else (node, False)
+    return node, False
+
+
+def is_product(node: ast.expr) -> bool:
+    """Whether the node is a product."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+
+
+def is_number(node: ast.expr) -> bool:
+    """Whether the node is a number, or a calculation with numbers only."""
+    return all(
+        isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop) for part in ast.walk(node)
+    )
+
+
+def is_share(node: ast.expr) -> bool:
+    """Whether the node is `1 - weight` or `1 + scale`: a blend of two tensors or a modulation, not a gate.
+
+    It may also be an element, such as `(1 + scale)[:, None]`.
+    """
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add | ast.Sub)
+        and any(isinstance(part, ast.Constant) for part in (node.left, node.right))
+    )
+
+
+def is_parameter(node: ast.expr) -> bool:
+    """Whether the node is an attribute of `self`, also with a cast: the weight of a norm, not a modulation."""
+    node, _ = without_float(node)
+    return isinstance(node, ast.Attribute) and is_self(node.value)
+
+
+def is_value(node: ast.expr) -> bool:
+    """Whether the node may be a tensor: not a constant, a container or a comparison."""
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp | ast.IfExp)
+
+
+def is_norm_call(node: ast.expr) -> bool:
+    """Whether the node calls an attribute of `self`, or a variable, with one argument. Its name contains "norm"."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+        return False
+    return is_norm(node.func)
+
+
+__all__ = [
+    "is_norm_call",
+    "is_number",
+    "is_parameter",
+    "is_product",
+    "is_share",
+    "is_value",
+    "same_dtype",
+    "sigmoid_of",
+    "without_cast",
+    "without_float",
+]
