@@ -246,7 +246,7 @@ def test_modulations_after_other_norms(cls, wide):
 
 
 class NotModulated(nn.Module):
-    """An activation, and a weight of the module: no modulation."""
+    """An activation, a weight of the module and an index: no modulations."""
 
     def __init__(self):
         super().__init__()
@@ -254,7 +254,9 @@ class NotModulated(nn.Module):
 
     def forward(self, x):
         y = 0.5 * x * (1.0 + torch.tanh(x))
-        return y * (1 + self.weight)
+        rows, columns = x.shape[:2]
+        index = rows * (1 + columns) + columns
+        return y * (1 + self.weight) + index
 
 
 def test_what_is_no_modulation():

@@ -31,6 +31,8 @@ ATTENTION = "attention"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 """Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
+MODULATIONS = ("scale", "shift", "mod", "gamma", "beta")
+"""Parts of the names of a scale or shift."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -137,6 +139,8 @@ class Nested(ast.NodeTransformer):
                 return total, norm
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
         if found is None or (found.op == GATED and not is_likely(found, self.block.statements[self.at])):
+            return ()
+        if found.op == MODULATION and not is_modulation(found):
             return ()
         return () if is_sigmoid(found) and self.is_branch(node) else (found,)
 
@@ -357,6 +361,16 @@ def attribute_of(node: ast.expr | None) -> str:
 def is_sigmoid(chain: Chain) -> bool:
     """Whether the chain is `sigmoid(gate) * up`, according to the name of the function."""
     return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
+
+
+def is_modulation(chain: Chain) -> bool:
+    """Whether `x * (1 + scale) + shift` is likely to modulate a tensor, according to the names of scale and shift.
+
+    An example of another calculation is the index `row * (1 + columns) + column`.
+    """
+    parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
+    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]
+    return any(part in name.lower() for name in names for part in MODULATIONS)
 
 
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:
