@@ -145,15 +145,19 @@ def newer_models() -> Iterator[str]:
     def cells() -> Iterator[list[str]]:
         for one in found:
             results = {current_name(result["variant"]["name"]): result for result in one["results"]}
+            rival = results["compiled"]["in_a_row"]
             for name, result in results.items():
+                if result["error"]:
+                    yield [one["model"], f"`{name}`", *[NONE] * 3, "did not compile", one["commit"][:7]]
+                    continue
                 close = "every value equal" if result["equal"] == 1 else f"{result['psnr']:.0f} dB"
-                rival = results["compiled"]["in_a_row"]
+                in_a_row = result["in_a_row"]
                 yield [
                     one["model"],
                     f"`{name}`",
                     number(result["median"], 4),
-                    number(result["in_a_row"], 4),
-                    less(result["in_a_row"], rival) if name.startswith("patched") else NONE,
+                    number(in_a_row, 4) if in_a_row else NONE,
+                    less(in_a_row, rival) if name.startswith("patched") and rival else NONE,
                     close if name != "eager" else NONE,
                     one["commit"][:7],
                 ]
