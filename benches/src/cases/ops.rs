@@ -4,6 +4,7 @@ use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
+const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
 /// Bytes per row of the target class. `TARGET_AND_LOSS` adds the bytes of the log-sum-exp and the loss
 /// gradient.
@@ -195,7 +196,7 @@ pub const OPS: &[Op] = &[
     Op {
         columns: MODULATED,
         call: rows::gated_residual_per_row,
-        ..op("gated_residual-per_row", &[ROW; 2], &[ROW], Choices::Threads(256))
+        ..op("gated_residual-per_row", &[ROW, ROW, ONE], &[ROW], Choices::Threads(256))
     },
     Op {
         columns: MODULATED,

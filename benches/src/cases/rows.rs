@@ -99,10 +99,10 @@ pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Re
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
 
-/// The gate is one number per row: the first elements of `x`.
+/// The gate is one number per row.
 pub(super) fn gated_residual_per_row(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [sum, ..]) = (t.shape(), t.y);
-    let (x, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[0].view(&[shape[0], 1])?);
+    let (x, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&[shape[0], 1])?);
     let sum = sum.view_mut(&shape)?;
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }

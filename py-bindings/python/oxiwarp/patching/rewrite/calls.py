@@ -97,7 +97,8 @@ class Calls(RotaryCalls):
             why = operands.unusable(x, self.cpu_kernels)
             return why or ((y, None) if operands.is_like(y, x) else "the terms differ in shape or dtype")
         x, a, b = terms["x"], terms["a"], terms["b"]
-        return branch_and_gate(x, a, b, *options[1:], terms.get("target"), self.cpu_kernels)
+        _, wide, inner = options
+        return branch_and_gate(x, a, b, wide, inner, terms.get("target"), self.cpu_kernels)
 
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
         """Return the norm of `norm(x) * (1 + scale) + shift` or of `norm(x)`, or a reason."""

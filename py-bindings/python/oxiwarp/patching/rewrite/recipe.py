@@ -209,7 +209,8 @@ def patched_source(x: Any) -> str:
     recipe = recipe_of(x)
     if not isinstance(recipe, RewrittenRecipe):
         return ""
-    base, lines = base_of(x), []
+    base = base_of(x)
+    lines: list[str] = []
     for name in dict.fromkeys((recipe.method, *methods_of(base))):
         own = getattr(base, name)
         before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]

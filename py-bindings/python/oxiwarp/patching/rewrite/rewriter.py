@@ -119,9 +119,9 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.Call) and is_attention(node.func):
             node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
-        if id(node) not in self.known and isinstance(node, ast.expr) and (chain := unfused_chain(node)):
+        if id(node) not in self.known and isinstance(node, ast.expr) and (unfused := unfused_chain(node)):
             self.known |= {id(part) for part in ast.walk(node)}
-            return self.rewriting.unfused(chain, self.generic_visit(node))
+            return self.rewriting.unfused(unfused, self.generic_visit(node))
         return self.generic_visit(node)
 
     def chains(self, node: ast.expr) -> tuple[Chain, ...]:
