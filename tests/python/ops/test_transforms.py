@@ -163,7 +163,8 @@ def test_patched_models_with_rotations(make, arguments, device):
         own, got = map(gradients, models)
     for name, gradient in own.items():
         largest = gradient.abs().max().item()
-        torch.testing.assert_close(got[name], gradient, rtol=1e-3, atol=1e-4 * largest)
+        # The unpatched gradients differ from those in float64 by 2.3e-4 of the largest one.
+        torch.testing.assert_close(got[name], gradient, rtol=1e-3, atol=3e-4 * largest)
 
 
 @SLOW

@@ -158,7 +158,8 @@ def test_calls_that_run_the_own_method(device):
         return ran.get("gated_residual_ada_norm", 0)
 
     assert calls() == 2
-    assert calls(cross_attention_kwargs={"gligen": {"objs": random((2, 3, 24), torch.bfloat16, device)}}) == 0
+    objects = {"objs": random((2, 3, 24), torch.bfloat16, device)}
+    assert calls(cross_attention_kwargs={"gligen": objects}) == 1, "only in the rewritten GatedSelfAttentionDense"
     seen = []
     hook = block.norm2.register_forward_hook(lambda *of: seen.append("norm2"))
     assert calls() == 0 and seen == ["norm2"]
