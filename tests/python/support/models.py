@@ -59,7 +59,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = x + self.inner(self.before(x))
-        return self.torch_norm(self.bare(x) + self.offset(x))
+        return self.torch_norm(torch.add(self.bare(x), self.offset(x)))  # no chain that `patch` looks for
 
 
 NORMS = ("before", "offset", "bare", "torch_norm")
