@@ -6,7 +6,7 @@ from ._roles import Role
 from .activation import RELU2
 from .gated_activation import call
 
-ROLES = {"x": Role.ROWS, "up": Role.ROWS, "bias": Role.BIAS}
+ROLES = {"x": Role.ROWS, "up": Role.ROWS, "bias": Role.BIAS, "out": Role.OUTPUT}
 
 
 def relu2_and_mul(

@@ -6,7 +6,7 @@ from ._roles import Role
 from .activation import SIGMOID
 from .gated_activation import call
 
-ROLES = {"x": Role.ROWS, "up": Role.ROWS, "bias": Role.BIAS}
+ROLES = {"x": Role.ROWS, "up": Role.ROWS, "bias": Role.BIAS, "out": Role.OUTPUT}
 
 
 def sigmoid_and_mul(
