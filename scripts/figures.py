@@ -331,7 +331,7 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
     with (LATEST / gpu / "attention.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
-    compared = rivals[:-1]  # nobody needs the ratio to FlashAttention-2
+    compared = rivals[:-1]  # the last baseline is FlashAttention-2, which has no column for the ratio
 
     def cells(found: dict[str, dict[str, str]]) -> Iterator[str]:
         rates = {name: float(row["tflops"]) for name, row in found.items()}

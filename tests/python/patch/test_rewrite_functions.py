@@ -220,7 +220,7 @@ def test_a_changed_tensor():
 
 
 def test_passed_tensors():
-    """A call may change the tensors that it gets, also those in lists and behind modules, but not those of products."""
+    """A called function may change `x` in `f(x)`, `f([x])` and `f(module(x))`, but not in `f(x * y)`."""
 
     def passed(text):
         return Read(ast.parse(text)).passed
@@ -244,7 +244,7 @@ class Unfused(nn.Module):
 
 
 class Both(Unfused):
-    """A chain with a kernel beside chains without one."""
+    """Two chains with kernels, and one chain without a kernel."""
 
     def forward(self, x, scale, shift, gate):
         x = (1 - gate) * x + gate * shift[:, None]

@@ -18,12 +18,10 @@ from .layer_norm import *  # noqa: F403
 from .modulate import *  # noqa: F403
 from .modulated_rms_norm import *  # noqa: F403
 from .qk_norm_rope import *  # noqa: F403
-from .relu2_and_mul import *  # noqa: F403
 from .residual_tanh_gated_rms_norm import *  # noqa: F403
 from .rms_norm import *  # noqa: F403
 from .rms_norm_gated import *  # noqa: F403
 from .rope import *  # noqa: F403
-from .sigmoid_and_mul import *  # noqa: F403
 from .softmax import *  # noqa: F403
 
 FUNCTIONS = {

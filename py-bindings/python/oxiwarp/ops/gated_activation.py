@@ -12,7 +12,7 @@ from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
 from ._roles import Role
-from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
+from .activation import FATRELU, GELU, GELU_TANH, RELU2, SIGMOID, SILU, check, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"
 _ROLES = {"x": Role.ROWS, "second": Role.ROWS, "bias": Role.BIAS}
@@ -107,7 +107,7 @@ class GatedActivation(Function):
         )
 
 
-def call(
+def _call(
     name: str,
     kind: int,
     x: Tensor,
@@ -195,7 +195,7 @@ def geglu(
     if approximate not in ("none", "tanh"):
         raise ValueError(f"geglu: approximate is {approximate!r}, expected 'none' or 'tanh'")
     kind = GELU if approximate == "none" else GELU_TANH
-    return call("geglu", kind, x, gate, bias, mode, out, gate_first=False)
+    return _call("geglu", kind, x, gate, bias, mode, out, gate_first=False)
 
 
 def swiglu(
@@ -235,7 +235,7 @@ def swiglu(
         >>> oxiwarp.swiglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.2689,  3.5232]])
     """
-    return call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
+    return _call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def mul_and_silu(
@@ -275,7 +275,7 @@ def mul_and_silu(
         >>> oxiwarp.mul_and_silu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.2689,  3.5232]])
     """
-    return call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
+    return _call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def silu_and_mul(
@@ -315,7 +315,7 @@ def silu_and_mul(
         >>> oxiwarp.silu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.7311,  3.5232]])
     """
-    return call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
+    return _call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_and_mul(
@@ -355,7 +355,7 @@ def gelu_and_mul(
         >>> oxiwarp.gelu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.8413,  3.9090]])
     """
-    return call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
+    return _call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_tanh_and_mul(
@@ -395,7 +395,7 @@ def gelu_tanh_and_mul(
         >>> oxiwarp.gelu_tanh_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
         tensor([[-0.8412,  3.9092]])
     """
-    return call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
+    return _call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
 
 
 def fatrelu_and_mul(
@@ -445,7 +445,98 @@ def fatrelu_and_mul(
         >>> oxiwarp.fatrelu_and_mul(torch.tensor([[0.5, 2.0, 3.0, 4.0]]), threshold=1.0)
         tensor([[0., 8.]])
     """
-    return call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
+    return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 
 
-__all__ = ["fatrelu_and_mul", "geglu", "gelu_and_mul", "gelu_tanh_and_mul", "mul_and_silu", "silu_and_mul", "swiglu"]
+def relu2_and_mul(
+    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
+    """Compute `relu(first)**2 * second` over two halves of the last dimension.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of `torch.square(torch.relu(first)) * second`. "fast" has the
+            error bounds that `gelu` states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        the MLP of BitNet between its linear layers; `ReLUSquaredActivation` of transformers; arXiv:2109.08668.
+
+    Example:
+        >>> oxiwarp.relu2_and_mul(torch.tensor([[3.0, -2.0, -1.0, 2.0]]))
+        tensor([[-9.,  0.]])
+    """
+    return _call("relu2_and_mul", RELU2, x, up, bias, mode, out, gate_first=True)
+
+
+def sigmoid_and_mul(
+    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
+    """Compute `sigmoid(first) * second` over two halves of the last dimension.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
+            `bias[H:]` to `second`, before the activation.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        `out` if it is given. Otherwise, a contiguous Tensor of shape `[..., H]` with the dtype of `x`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of `torch.sigmoid(first) * second`. `torch.nn.functional.glu`
+            rounds once, as "fast" does. "fast" has the error bounds that `gelu` states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        the gate after the attention of Krea 2, Qwen3-Next and other models; the GLU of Dauphin et al.
+        (arXiv:1612.08083).
+
+    Example:
+        >>> oxiwarp.sigmoid_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.7311,  1.7616]])
+    """
+    return _call("sigmoid_and_mul", SIGMOID, x, up, bias, mode, out, gate_first=True)
+
+
+__all__ = [
+    "fatrelu_and_mul",
+    "geglu",
+    "gelu_and_mul",
+    "gelu_tanh_and_mul",
+    "mul_and_silu",
+    "relu2_and_mul",
+    "sigmoid_and_mul",
+    "silu_and_mul",
+    "swiglu",
+]

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterator
 from types import FunctionType
 
+from .expressions import is_product, is_sum
 from .flow import Read, is_definition, is_norm, is_simple
 from .method import PREFIX, tree_of, undecorated
 from .rewriter import Rewriting, Rewritten
@@ -145,16 +146,6 @@ def end_of(statements: list[ast.stmt], at: int, last: int) -> int:
         if norms_of(statements[index]) & stored or any(set(Read(part).loads) & normed for part in products):
             last = index
     return last
-
-
-def is_sum(node: ast.AST) -> bool:
-    """Whether the node is a sum."""
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-
-
-def is_product(node: ast.AST) -> bool:
-    """Whether the node is a product."""
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
 
 
 def is_movable(statements: list[ast.stmt], test: ast.expr) -> bool:

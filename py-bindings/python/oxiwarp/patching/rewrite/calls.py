@@ -160,25 +160,25 @@ class Calls(RotaryCalls):
         the sum.
         """
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
+
+        def apart(total: Any, replaced: bool = False) -> tuple[Any, Any]:
+            """Return the sum, and its norm as a chain of its own."""
+            given.update({"x": total} | ({"target": total} if casts_to_sum else {}))
+            plain = replaced or of_norm[0] == "plain_norm"
+            return total, own_norm(**given) if plain else self.modulated_norm(at, own_norm, of_norm, **given)
+
         found: Any = self.replaced(at)
         if found is None and (two := two_terms(of_sum, terms)) is not None:
             own_sum, of_sum, terms = added, ("plain_sum",), two
         found = found or self.branch(of_sum, terms)
         if isinstance(found, str):
             self.site(at).note(found)
-            total = own_sum(**terms)
-            given |= {"x": total, **({"target": total} if casts_to_sum else {})}
-            if found == REPLACED or of_norm[0] == "plain_norm":
-                return total, own_norm(**given)
-            return total, self.modulated_norm(at, own_norm, of_norm, **given)
+            return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
         if gate is not None and gate.shape[-1] != x.shape[-1]:
             # The kernel of both supports no gate with one column. Each is computed by a kernel of its own.
             made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
-            total = own_sum(**terms) if made is None else made
-            given |= {"x": total, **({"target": total} if casts_to_sum else {})}
-            plain = of_norm[0] == "plain_norm"
-            return total, own_norm(**given) if plain else self.modulated_norm(at, own_norm, of_norm, **given)
+            return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
         if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
             norm = "no kernel adds a gated branch before an RMSNorm without modulation"

@@ -47,7 +47,12 @@ def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
     return node, False
 
 
-def is_product(node: ast.expr) -> bool:
+def is_sum(node: ast.AST) -> bool:
+    """Whether the node is a sum."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+
+
+def is_product(node: ast.AST) -> bool:
     """Whether the node is a product."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
 
@@ -97,6 +102,7 @@ __all__ = [
     "is_parameter",
     "is_product",
     "is_share",
+    "is_sum",
     "is_value",
     "same_dtype",
     "sigmoid_of",

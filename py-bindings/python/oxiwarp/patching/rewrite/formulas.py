@@ -100,7 +100,7 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
 
 
 def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
-    """Return the values of the variables after the statements, or None if a statement is none that a formula may have.
+    """Return the values of the variables after the statements, or None if a formula may not contain a statement.
 
     `values` has the values of the variables before the statements, as expressions of the parameters.
     """

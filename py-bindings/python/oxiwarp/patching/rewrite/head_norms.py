@@ -4,8 +4,7 @@ import ast
 import re
 from typing import Any
 
-from .expressions import is_norm_call
-from .patterns import without_cast, without_float
+from .expressions import is_norm_call, without_cast, without_float
 
 HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|qk|query|key)_?(norm|layernorm))$")
 """Names of norms of queries and keys."""

@@ -312,11 +312,7 @@ class Finder:
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
         """Match `norm(x) * (1 + scale)`, the part of the expression before the shift."""
-        product = self.see(product)
-        if not is_product(product):
-            return None
-        assert isinstance(product, ast.BinOp)
-        for normed, factor in ((product.left, product.right), (product.right, product.left)):
+        for normed, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             if scale is None:
                 continue
@@ -334,11 +330,7 @@ class Finder:
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
         """Match `x * (1 + scale)`, but not `0.5 * x * (1 + tanh(...))`, which is an activation."""
-        product = self.see(product)
-        if not is_product(product):
-            return None
-        assert isinstance(product, ast.BinOp)
-        for value, factor in ((product.left, product.right), (product.right, product.left)):
+        for value, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             x, wide = without_float(value)
             if scale is None or not is_value(scale) or is_number(scale) or is_parameter(scale):
@@ -352,11 +344,7 @@ class Finder:
 
     def gated_activation(self, node: ast.expr) -> Chain | None:
         """Match `activation(gate) * up` and `gate.sigmoid() * up`."""
-        product = self.see(node) if isinstance(node, ast.Call) else node
-        if not is_product(product):
-            return None
-        assert isinstance(product, ast.BinOp)
-        for first, up in ((product.left, product.right), (product.right, product.left)):
+        for first, up in orders(self.see(node) if isinstance(node, ast.Call) else node):
             call = self.see(first)
             if not isinstance(call, ast.Call) or not is_value(up) or is_number(up):
                 continue
@@ -390,6 +378,13 @@ class Finder:
         return None
 
 
+def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
+    """Return the two factors of a product in both orders, or nothing for another expression."""
+    if not isinstance(product, ast.BinOp) or not is_product(product):
+        return ()
+    return (product.left, product.right), (product.right, product.left)
+
+
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
     """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
     arguments = ast.arguments(
@@ -413,6 +408,4 @@ __all__ = [
     "Finder",
     "function_of",
     "walk",
-    "without_cast",
-    "without_float",
 ]
