@@ -479,7 +479,7 @@ def relu2_and_mul(
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        the MLP of BitNet between its linear layers; `ReLUSquaredActivation` of transformers; arXiv:2109.08668.
+        The MLP of BitNet between its linear layers; `ReLUSquaredActivation` of transformers; arXiv:2109.08668.
 
     Example:
         >>> oxiwarp.relu2_and_mul(torch.tensor([[3.0, -2.0, -1.0, 2.0]]))
@@ -514,12 +514,12 @@ def sigmoid_and_mul(
 
     Note:
         Exactness: On a GPU, "exact" gives the bits of `torch.sigmoid(first) * second`. `torch.nn.functional.glu`
-            rounds once, as "fast" does. "fast" has the error bounds that `gelu` states.
+            gates with the second half, and rounds once. "fast" has the error bounds that `gelu` states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
             `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        the gate after the attention of Krea 2, Qwen3-Next and other models; the GLU of Dauphin et al.
+        The gate after the attention of Krea 2, Qwen3-Next and other models; the GLU of Dauphin et al.
         (arXiv:1612.08083).
 
     Example:

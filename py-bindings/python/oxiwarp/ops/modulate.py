@@ -78,8 +78,10 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds `1 + scale`, the product and the sum, as torch's operators do in one dtype. With a
-            float32 scale or shift, it rounds only the result. "fast" rounds only the result.
+        Exactness: If `x`, `scale` and `shift` have one dtype, "exact" rounds `1 + scale`, the product and the sum, as
+            torch's operators do. With a float32 scale or shift, it computes in float32 and rounds only the result. For
+            a float32 scale, these are the bits of torch's operators and a cast to the dtype of `x`. "fast" rounds only
+            the result.
         Gradients: torch's operators compute them in float32 and round once. A second derivative and forward-mode AD
             raise RuntimeError.
 

@@ -1,8 +1,8 @@
-"""Moves statements into the branches of an `if`, so that a sum and the norm of the sum are in one block.
+"""Moves statements into the branches of an `if`, so that a sum and the norm of the sum are in one branch.
 
 The statements after an `if` may run at the end of each branch. The statements before an `if` may run at the start of
-each branch, if the condition does not depend on them. A method is rewritten from the changed source if one kernel then
-computes operations that it did not compute together before.
+each branch, if the condition does not depend on them. A method is rewritten from the changed source if this allows one
+kernel to compute operations together that no kernel computed together before.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Norms of queries and keys that are not computed yet.
 
 A norm of queries or keys is deferred: its variable gets a `Normed`, an object that stands for the norm's result. The
-rotary embedding then computes both in one kernel. If there is no such kernel, the norm is computed first, by its own
-kernel or by the module.
+function that replaces the rotary embedding then computes the norm and the rotation in one kernel. If there is no such
+kernel, the norm is computed first, by its own kernel or by the module.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Finds a sum and the norm of this sum, which one kernel may compute."""
+"""Finds pairs of a sum and the norm of this sum. One kernel may compute both."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Finds chains that no kernel computes, so that the report names them with the reason."""
+"""Finds expressions that no kernel of oxiwarp computes, so that the report names them with the reason."""
 
 import ast
 
