@@ -1,12 +1,12 @@
-"""Compares `oxiwarp.attention` and torch's attention on a GPU with float64, then times them alternately, in TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU, then times them in turns, in TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
-The baselines are backends of `F.scaled_dot_product_attention`. These backends are cuDNN and FlashAttention-2.
+Two baselines are backends of `F.scaled_dot_product_attention`: cuDNN and FlashAttention-2.
 If a case has a mask, the memory-efficient backend replaces FlashAttention-2. All tensors are `[B, H, S, D]`.
 
-FlashAttention-3 is a baseline if the program gets its library, which has no package of its own. The wheel of vLLM
+FlashAttention-3 is a third baseline if the program gets its library, which has no package of its own. The wheel of vLLM
 contains the library: `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Take the version of vLLM that requires the torch
 of this machine (vLLM 0.24.0 for torch 2.11). FlashAttention-3 supports no mask.
 
