@@ -63,12 +63,12 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.group_norm = nn.LayerNorm(16, elementwise_affine=False), nn.GroupNorm(4, 16)
         self.gate = nn.Parameter(torch.randn(16))
-        self.other_gate = nn.Parameter(torch.randn(1))
+        self.other_gate = nn.Parameter(torch.randn(()))
 
     def forward(self, x):
         x = x + self.gate * torch.abs(x)
         x = x + self.other_gate * torch.abs(x)
-        return self.scaled(x)
+        return torch.abs(self.scaled(x)) * (1 + self.gate)
 
     def scaled(self, x):
         return self.norm(x) * (1 + self.gate)
@@ -95,7 +95,8 @@ class Model(nn.Module):
 STATES = {
     "x + self.gate * torch.abs(x)": "kernel",
     "x + self.other_gate * torch.abs(x)": "original",
-    "self.norm(x) * (1 + self.gate)": "missed",
+    "self.norm(x) * (1 + self.gate)": "kernel",
+    "torch.abs(self.scaled(x)) * (1 + self.gate)": "missed",
     "self.norm(y)": "left",
 }
 
