@@ -1,5 +1,8 @@
 //! The nested cargo. One run compiles a device crate, or one unit (part) of the crate, for one architecture
 //! to one PTX file.
+//!
+//! rustc writes the PTX itself, after its link-time optimization. Only a crate that calls functions of other
+//! objects, such as libdevice, needs the linker.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +11,7 @@ use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, arguments, comments, entry, files, stamp, toolchain};
+use crate::{Arch, Error, arguments, comments, entry, files, scan, stamp, toolchain};
 
 /// Profile settings of the device crate. They are the same for all architectures.
 ///
@@ -33,8 +36,26 @@ const PROFILE: [&str; 7] = [
 /// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// Name of the PTX file that rustc writes.
+const ASSEMBLY: &str = "rustc.ptx";
+
 /// The only cargo argument that does not affect the PTX.
 const LOCKED: &str = "--locked";
+
+/// Functions of the CUDA driver, which a PTX file declares and does not define.
+const SYSTEM_CALLS: [&str; 5] = ["vprintf", "malloc", "free", "__assertfail", "cudaGetParameterBufferV2"];
+
+/// Whether `llvm-bitcode-linker` makes the PTX.
+#[derive(Clone, Copy, PartialEq)]
+enum Linker {
+    /// rustc writes the PTX of the crate and its Rust dependencies.
+    Unused,
+    /// The linker adds `compiler_builtins` and the files of `-Clink-arg`. It also optimizes the whole program
+    /// once more, so a build takes about twice as long.
+    Used,
+}
 
 /// Settings to compile a device crate for any architecture.
 pub(crate) struct Compilation<'a> {
@@ -53,6 +74,16 @@ pub(crate) struct Compilation<'a> {
     pub(crate) line_info: bool,
     /// Whether to pass `--locked` to the nested cargo, which then must not change the lock file.
     pub(crate) locked: bool,
+}
+
+/// Result of one run of cargo.
+struct Built {
+    /// PTX as the compiler wrote it.
+    ptx: String,
+    /// The list of the sources, in the format of Make.
+    dep_info: String,
+    /// Messages of the compiler.
+    said: String,
 }
 
 /// Result of a whole build.
@@ -95,9 +126,10 @@ impl Compilation<'_> {
         // Each unit has its own result folder, because cargo names the result after the crate for every unit.
         let arch_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(arch_dir.clone(), |unit| arch_dir.join("units").join(unit));
-        let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
+        let cargo = self.cargo(&target_dir, arch, unit, Linker::Unused);
         let args: Vec<_> = cargo.get_args().filter(|&argument| argument != LOCKED).collect();
         let settings = files::settings(self.crate_dir);
+        let flags = self.rustflags(arch);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
         // Another build, with different rustc flags, writes to the same paths. The lock delays the other
@@ -107,23 +139,14 @@ impl Compilation<'_> {
         if let Some(kept) = record.load() {
             return Ok(kept);
         }
-        // Do not use the `build.build-dir` of the user's settings: if several workspaces share that folder,
-        // cargo's lock in the folder also blocks unrelated builds.
-        cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         let start = SystemTime::now();
-        let output = cargo.output().map_err(Error::io("run", "cargo"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let ptx = ptx_path(&String::from_utf8_lossy(&output.stdout));
-        let Some(ptx) = ptx.filter(|_| output.status.success()) else {
-            let device_crate = unit.map_or(self.name(), |unit| format!("{} ({unit})", self.name()));
-            return Err(Error::Compile { device_crate, arch, output: said.into() });
-        };
-        let dep_info = ptx.with_extension("d");
-        let sources = fs::read_to_string(&dep_info).map_err(Error::io("read", &dep_info))?;
-        let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
-        let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
-        let sources = files::own_sources(files::dep_info(&sources));
+        let mut built = self.compile(&target_dir, arch, unit, Linker::Unused)?;
+        if !scan::undefined(&built.ptx, &SYSTEM_CALLS).is_empty() {
+            built = self.compile(&target_dir, arch, unit, Linker::Used)?;
+        }
+        let Built { ptx, dep_info, said } = built;
+        let text = self.finish(&ptx).map_err(|source| Error::Entry { arch, source })?;
+        let sources = files::own_sources(files::dep_info(&dep_info));
         // The stamp (hashes of the sources, at the start of the PTX) omits sources that a build script
         // generated. Such sources do not exist in a build that uses prebuilt PTX.
         let written: Vec<_> =
@@ -138,14 +161,43 @@ impl Compilation<'_> {
         Ok(compiled)
     }
 
+    /// Runs cargo, and reads the PTX and the names of the sources.
+    fn compile(
+        &self,
+        target_dir: &Path,
+        arch: Arch,
+        unit: Option<&str>,
+        linker: Linker,
+    ) -> Result<Built, Error> {
+        let output =
+            self.cargo(target_dir, arch, unit, linker).output().map_err(Error::io("run", "cargo"))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let library = library(&String::from_utf8_lossy(&output.stdout)).map(str::to_string);
+        let Some(library) = library.filter(|_| output.status.success()) else {
+            let device_crate = unit.map_or(self.name(), |unit| format!("{} ({unit})", self.name()));
+            return Err(Error::Compile { device_crate, arch, output: said });
+        };
+        let results = target_dir.join(TARGET).join("release");
+        let ptx = match linker {
+            Linker::Unused => target_dir.join(ASSEMBLY),
+            Linker::Used => results.join(&library).with_extension("ptx"),
+        };
+        let read = |path: &Path| fs::read_to_string(path).map_err(Error::io("read", path));
+        Ok(Built { ptx: read(&ptx)?, dep_info: read(&results.join(library).with_extension("d"))?, said })
+    }
+
     /// Returns the device crate's name for messages.
     pub(crate) fn name(&self) -> String {
         self.crate_dir.file_name().unwrap_or_default().to_string_lossy().into()
     }
 
-    fn cargo(&self, target_dir: &Path, unit: Option<&str>) -> Command {
+    fn cargo(&self, target_dir: &Path, arch: Arch, unit: Option<&str>, linker: Linker) -> Command {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
-        cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
+        // Do not use the `build.build-dir` of the user's settings: if several workspaces share that folder,
+        // cargo's lock in the folder also blocks unrelated builds.
+        cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(arch).join("\u{1f}"));
+        cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target", TARGET]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
         // Features of host crates in the same workspace, such as `std`, must not reach the device crate.
         cargo.args(["-Zfeature-unification", "--config", "resolver.feature-unification=\"selected\""]);
@@ -155,12 +207,16 @@ impl Compilation<'_> {
         for setting in PROFILE.iter().chain([&debug]) {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
+        cargo.arg("--");
+        if linker == Linker::Unused {
+            cargo.args(["-Zno-link", &format!("--emit=asm={}", target_dir.join(ASSEMBLY).display())]);
+        }
         if let Some(unit) = unit {
             // Allow dead code, because a unit rarely uses all code that the units share. Pass `--cfg unit`
             // too, because `--cfg unit="name"` does not make `cfg(unit)` true.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
-            cargo.args(["--", "-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
+            cargo.args(["-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
         }
         cargo
     }
@@ -198,12 +254,11 @@ fn finishing() -> String {
     stamp::hash(sources.concat().as_bytes())
 }
 
-/// Returns the path of the PTX file from cargo's JSON messages.
-fn ptx_path(messages: &str) -> Option<PathBuf> {
-    // The path is a JSON string. Paths with quotes or backslashes are not supported.
-    let end = messages.rfind(".ptx\"")? + ".ptx".len();
-    let start = messages[..end].rfind('"')? + 1;
-    Some(PathBuf::from(&messages[start..end]))
+/// Returns the name of the library that cargo compiled, from cargo's JSON messages.
+fn library(messages: &str) -> Option<&str> {
+    let head = "\"crate_types\":[\"cdylib\"],\"name\":\"";
+    let name = &messages[messages.rfind(head)? + head.len()..];
+    name.split('"').next()
 }
 
 /// Returns the first line of each warning of the device crate together with its source location.
@@ -219,11 +274,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ptx_is_found_in_cargos_messages() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"filenames\":[\"/t/libcore.rlib\"]}\n\
-            {\"reason\":\"compiler-artifact\",\"filenames\":[\"/t/a b/kernels.ptx\"],\"executable\":null}\n";
-        assert_eq!(ptx_path(messages), Some(PathBuf::from("/t/a b/kernels.ptx")));
-        assert_eq!(ptx_path("{\"reason\":\"build-finished\",\"success\":false}"), None);
+    fn the_library_is_found_in_cargos_messages() {
+        let messages = "{\"target\":{\"kind\":[\"lib\"],\"crate_types\":[\"lib\"],\"name\":\"core\"}}\n\
+            {\"target\":{\"kind\":[\"cdylib\"],\"crate_types\":[\"cdylib\"],\"name\":\"kernels\"},\"filenames\":[]}\n";
+        assert_eq!(library(messages), Some("kernels"));
+        assert_eq!(library("{\"reason\":\"build-finished\",\"success\":false}"), None);
     }
 
     #[test]

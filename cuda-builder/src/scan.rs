@@ -97,6 +97,14 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     found
 }
 
+/// Returns the functions that the text declares with `.extern` and does not define, without the functions in
+/// `known`.
+pub(crate) fn undefined<'a>(ptx: &'a str, known: &[&str]) -> Vec<&'a str> {
+    let declarations = ptx.lines().filter_map(|line| line.trim_start().strip_prefix(".extern .func"));
+    let names = declarations.map(name);
+    names.filter(|name| !known.contains(name)).collect()
+}
+
 /// Returns the byte offset after the next occurrence of `end`.
 fn after(ptx: &str, at: usize, end: &str) -> usize {
     ptx.as_bytes()[at..]
@@ -120,12 +128,30 @@ fn head(ptx: &str, dot: usize) -> Option<Pending> {
 }
 
 fn function(ptx: &str, head: Pending, open: usize) -> Function<'_> {
-    let mut name = ptx[head.start..open].trim_start();
+    let (name, attributes) = (name(&ptx[head.start..open]), &ptx[head.after..open]);
+    Function { kind: head.kind, name, start: head.start, attributes, open, marks: Vec::new() }
+}
+
+/// Returns the name of a function from the text after `.entry` or `.func`.
+fn name(declaration: &str) -> &str {
+    let mut name = declaration.trim_start();
     if name.starts_with('(') {
         // The return parameter of a `.func` precedes its name.
         name = name.split_once(')').map_or("", |(_, rest)| rest.trim_start());
     }
-    let end = name.find(|c: char| c.is_whitespace() || c == '(' || c == '{').unwrap_or(name.len());
-    let attributes = &ptx[head.after..open];
-    Function { kind: head.kind, name: &name[..end], start: head.start, attributes, open, marks: Vec::new() }
+    let end = name.find(|c: char| c.is_whitespace() || matches!(c, '(' | '{' | ';')).unwrap_or(name.len());
+    &name[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undefined_functions_are_found() {
+        let ptx = ".version 8.1\n.extern .func  (.param .b32 func_retval0) __nv_expf\n(\n\t.param .b32 p\n)\n;\n\
+            .extern .func vprintf\n(\n);\n.func (.param .b32 r) two() { ret; }\n.extern .func three();\n";
+        assert_eq!(undefined(ptx, &["vprintf"]), ["__nv_expf", "three"]);
+        assert_eq!(undefined(".visible .entry k() { ret; }", &[]), [""; 0]);
+    }
 }

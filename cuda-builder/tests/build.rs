@@ -145,7 +145,7 @@ fn from_device_crate_to_ptx() {
 
     let built = fixture.builder().build().unwrap();
     check_texts(&fixture, &built);
-    let cargos = fixture.build_folder() + "/sm_90/nvptx64-nvidia-cuda/release/device_kernels.ptx";
+    let cargos = fixture.build_folder() + "/sm_90/rustc.ptx";
     let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/device-kernels/sm_75.ptx", &cargos];
     let times = fixture.times(files);
     fixture.builder().build().unwrap();
@@ -159,6 +159,7 @@ fn from_device_crate_to_ptx() {
     assert!(edited.contains("\n.maxnreg 4\n{"), "so does an edit of a path dependency: {edited}");
 
     units(&fixture);
+    link(&fixture);
 
     fixture.write("kernels/src/shift.rs", &SHIFT.replace("x.add(", "y.add("));
     let error = fixture.builder().build().unwrap_err();
@@ -231,6 +232,17 @@ fn check_texts(fixture: &Fixture, built: &Built) {
         let path = fs::canonicalize(fixture.path(input)).unwrap();
         assert!(built.inputs().contains(&path), "{input} is not in {:?}", built.inputs());
     }
+}
+
+/// Checks that the builder links a function outside the crate's Rust dependencies, here a function of
+/// `compiler_builtins`.
+fn link(fixture: &Fixture) {
+    let function = "unsafe extern \"C\" { fn __powisf2(x: f32, n: i32) -> f32; }";
+    let shift = SHIFT.replace("+= 1.0", "= __powisf2(*x, 7)");
+    fixture.write("kernels/src/shift.rs", &(shift + function));
+    let built = fixture.builder().units(["scale", "shift"]).build().unwrap();
+    let ptx = fs::read_to_string(built.unit(Arch::Sm75, "shift").unwrap()).unwrap();
+    assert!(ptx.contains(".entry shift(") && !ptx.contains(".extern"), "{ptx}");
 }
 
 /// Checks that the builder uses prebuilt PTX.

@@ -37,7 +37,7 @@ struct HopperKernels {
 /// For 128 columns there are two kernels, with tiles of 144 keys and of 128 keys. Tiles of 144 keys take less
 /// time per key. But a kernel also spends time on the empty rows of a partly filled last tile. With 512 or
 /// 1024 keys, all tiles of 128 keys are full, so they are faster
-/// (benches/results/decisions/attention_hopper_variants.txt).
+/// (benches/results/decisions/attention_hopper.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
