@@ -92,8 +92,9 @@ class Trace:
         return self.stepped
 
     def ran(self, path: str, chain: Loose) -> bool:
-        """Whether a line of the chain ran."""
-        return any((path, line) in self.lines for line in range(chain.line, chain.end + 1))
+        """Whether a line of the chain ran, and a line of its sum or product, which may be in another branch."""
+        parts = [(chain.line, chain.end)] + ([(chain.part[0], chain.part[2])] if chain.part else [])
+        return all(any((path, line) in self.lines for line in range(first, last + 1)) for first, last in parts)
 
 
 class Operators(TorchDispatchMode):
@@ -125,7 +126,7 @@ class Cover:
     """A part of `patch` that computes a chain."""
 
     how: str
-    """"rewritten", "fusion" or "norm"."""
+    """"rewritten", "fusion" (a kernel replaces the method) or "norm" (a kernel computes the norm in the chain)."""
     site: Site | None
     """Counts the calls. None: `patch` leaves the method."""
     reason: str = ""
@@ -170,9 +171,9 @@ def covers_of(model: nn.Module) -> Covers:
         base, recipe = base_of(part), recipe_of(part)
         sites = sites_of(type(part))
         if isinstance(recipe, NormRecipe):
-            cover = Cover("norm", sites[0])
-            covers.norms[id(part)] = cover
-            covers.functions.setdefault(code_of(base.forward), []).append(cover)
+            covers.norms[id(part)] = Cover("norm", sites[0])
+            # The kernel computes all formulas of the norm's own forward, such as `y * (1 + weight)`.
+            covers.functions.setdefault(code_of(base.forward), []).append(Cover("fusion", sites[0]))
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
         elif isinstance(recipe, RewrittenRecipe):

@@ -13,7 +13,8 @@ tells which part of the chains of a library `patch` finds. Therefore its rules a
 | norm of q or k | the call of an attribute such as `norm_q` or `k_norm` |
 | rotary embedding | the call of a function with "rot" or "rope" in its name, except for functions that make tables |
 
-A variable stands for the value that the function assigned to it last, in the order of the lines.
+A variable stands for the value that the function assigned to it last, in the order of the lines. Values of another
+branch of an `if` do not count, and neither do values of a loop after the loop.
 """
 
 import ast
@@ -75,6 +76,8 @@ class Loose:
     """Place of the expression that a kernel must compute."""
     total: Place | None = None
     """Place of the sum, for a norm of a sum that is an expression."""
+    part: Place | None = None
+    """Place of the product with the gate, or of the sum of a norm. It may be the value of a variable."""
 
     @property
     def in_method(self) -> bool:
@@ -131,10 +134,30 @@ class Function:
         self.node, self.owner, self.file = node, owner, file
         self.first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
         self.last = node.end_lineno or node.lineno
+        self.around: dict[int, dict[ast.stmt, str]] = {}
+        """The statements around each line, with the names of their fields that contain the line, such as "orelse"."""
+        self.enter(node.body, {})
         self.values: dict[str, list[tuple[int, ast.expr | None]]] = {}
         """The values of each variable, with the last lines of the assignments. None stands for an unknown value."""
         for statement, part in self.parts():
             self.define(statement, part)
+
+    def enter(self, body: list[ast.stmt], around: dict[ast.stmt, str]) -> None:
+        """Record the statements around each line of a list of statements."""
+        for statement in body:
+            for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1):
+                self.around[line] = around
+            for name in ("body", "orelse", "finalbody"):
+                self.enter(getattr(statement, name, []), {**around, statement: name})
+
+    def reaches(self, first: int, line: int) -> bool:
+        """Whether a value that line `first` assigns may be the one that `line` reads: they are not in two branches."""
+        own = self.around.get(line, {})
+        return all(name == own.get(statement, name) for statement, name in self.around.get(first, {}).items())
+
+    def leaves_loop(self, first: int, line: int) -> bool:
+        """Whether a loop contains line `first`, but not `line`."""
+        return any(isinstance(one, ast.For | ast.While) for one in self.around[first].keys() - self.around[line].keys())
 
     def parts(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
         """Yield the nodes of the function without inner functions and classes, each with its innermost statement."""
@@ -164,8 +187,8 @@ class Function:
         """Return the value of a variable before a line, without casts and views."""
         node = stripped(node)
         if isinstance(node, ast.Name) and levels:
-            before = [item for item in self.values.get(node.id, []) if item[0] < line]
-            if before and before[-1][1] is not None:
+            before = [item for item in self.values.get(node.id, []) if item[0] < line and self.reaches(item[0], line)]
+            if before and before[-1][1] is not None and not self.leaves_loop(before[-1][0], line):
                 at, value = before[-1]
                 return self.value(value, at, levels - 1)
         return node
@@ -179,32 +202,37 @@ class Function:
             if isinstance(node, ast.Call) and name_of(node.func) in SHAPES:
                 numbers |= {id(part) for argument in node.args for part in ast.walk(argument)}
             if isinstance(statement, ast.AugAssign) and node is statement:
-                if isinstance(node.op, ast.Add) and self.has_gate(node.value, node.lineno):
-                    yield self.made(GATE, node, place(node.value))
+                if isinstance(node.op, ast.Add) and (product := self.gated(node.value, node.lineno)):
+                    yield self.made(GATE, node, place(node.value), part=place(product))
             elif id(node) in numbers:
                 continue
             elif isinstance(node, ast.BinOp):
-                kinds = self.kinds_of_sum(node) if isinstance(node.op, ast.Add) else self.kinds_of_product(node)
-                yield from (self.made(kind, node, place(node)) for kind in kinds)
+                yield from (self.made(kind, node, place(node)) for kind in self.kinds_of_product(node))
+                terms = (node.left, node.right) if is_sum(node) else ()
+                if product := next(filter(None, (self.gated(term, node.lineno) for term in terms)), None):
+                    yield self.made(GATE, node, place(node), part=place(product))
             elif isinstance(node, ast.Call):
                 yield from self.calls(statement, node)
 
-    def made(self, kind: str, node: ast.stmt | ast.expr, whole: Place, total: Place | None = None) -> Loose:
+    def made(
+        self,
+        kind: str,
+        node: ast.stmt | ast.expr,
+        whole: Place,
+        total: Place | None = None,
+        part: Place | None = None,
+    ) -> Loose:
         """Return a chain. Its source is cut after some characters."""
         source = " ".join(ast.unparse(node).split())
         end = node.end_lineno or node.lineno
-        return Loose(kind, self.owner, self.file, node.lineno, end, source[:100], whole, total)
+        return Loose(kind, self.owner, self.file, node.lineno, end, source[:100], whole, total, part or total)
 
-    def has_gate(self, term: ast.expr, line: int) -> bool:
-        """Whether a term of a sum is a product with a gate."""
+    def gated(self, term: ast.expr, line: int) -> ast.expr | None:
+        """Return the product with a gate that a term of a sum is, or None."""
         product = self.value(term, line)
         names = [getattr(part, "id", getattr(part, "attr", "")).lower() for part in ast.walk(product)]
-        return is_product(product) and any("gate" in name and not re.search("gate_?(up|proj)", name) for name in names)
-
-    def kinds_of_sum(self, node: ast.BinOp) -> Iterator[str]:
-        """Yield the kinds of a sum."""
-        if is_sum(node) and any(self.has_gate(term, node.lineno) for term in (node.left, node.right)):
-            yield GATE
+        known = any("gate" in name and not re.search("gate_?(up|proj)", name) for name in names)
+        return product if is_product(product) and known else None
 
     def kinds_of_product(self, node: ast.BinOp) -> Iterator[str]:
         """Yield the kinds of a product."""
@@ -250,16 +278,23 @@ class Function:
         if {"apply", "rotate"} & {first, *rest}:
             return True
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-        return any({"q", "k", "query", "key", "queries", "keys"} & set(words(name)) for name in names)
+        names = [words(part.id) for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+        if any({"cos", "sin"} & set(name) for name in names):
+            return False
+        return any({"q", "k", "query", "key", "queries", "keys"} & set(name) for name in names)
 
 
 def is_one_plus(node: ast.expr) -> bool:
-    """Whether the node is `1 + x` for a tensor `x`. `1 + tanh(x)` and `1 + erf(x)` are parts of activations."""
+    """Whether the node is `1 + x` for a tensor `x`.
+
+    `1 + tanh(x)`, `1 + erf(x)` and the polynomial `1 + 0.044715 * x * x` are parts of activations.
+    """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return False
     for one, x in ((node.left, node.right), (node.right, node.left)):
         if isinstance(one, ast.Constant) and type(one.value) in (int, float) and one.value == 1:
+            if is_product(x) and any(isinstance(part, ast.Constant) for part in ast.walk(x)):
+                return False
             name = name_of(stripped(x)) or (name_of(x.func) if isinstance(x, ast.Call) else "")
             return not INTEGERS.search(name or "1") and name not in ("tanh", "erf", "exp", "sqrt")
     return False

@@ -30,6 +30,7 @@ CHAINS = {
     "x = torch.linalg.vector_norm(x + y)": [],
     "x = torch.sigmoid(y) * self.factor": [],
     "x = 0.5 * x * (1 + torch.tanh(y))": [],
+    "x = 0.79788456 * y * (1 + 0.044715 * y * y)": [],
     "x = residual + gate.tanh() * y": ["gate", "tanh gate"],
     "x = cap * torch.tanh(x / cap)": [],
     "x = self.act_fn(self.gate_proj(x)) * self.up_proj(x)": ["activation"],
@@ -39,11 +40,16 @@ CHAINS = {
     "x = x + y\nx = self.body(x)\nx = self.norm2(x)": [],
     "x = x + self.body(\n    self.norm(x)\n)": [],
     "x += y\nx = self.post_attention_layernorm(x)": ["norm of a sum"],
+    "if a:\n    x = x + y\nelse:\n    x = self.norm(x)": [],
+    "if a:\n    x = x + y\nif b:\n    x = self.norm(x)": ["norm of a sum"],
+    "for y in a:\n    x = x + y\nx = self.norm(x)": [],
+    "for y in a:\n    x = x + y\n    x = self.norm(x)": ["norm of a sum"],
     "x = attn.norm_q(x)": ["norm of q or k"],
     "x = self.k_norm(x)": ["norm of q or k"],
     "x = apply_rotary_emb(x, table)": ["rotary embedding"],
     "query = rope(query, table)": ["rotary embedding"],
     "table = self.rotary_emb(x, position_ids)": [],
+    "cos_q, sin_q = self.rotary_emb(x, position_ids)": [],
     "x = compute_rope_table(x)": [],
     "x = self.property_of(x)": [],
 }
@@ -77,10 +83,13 @@ class Block(nn.Module):
 class Grouped(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm = nn.GroupNorm(4, 16)
+        self.first_norm, self.norm = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16)
 
     def forward(self, x):
-        y = x + torch.abs(x)
+        if self.training:  # does not run, so that the next norm is none of a sum
+            x = x + torch.sin(x)
+        y = self.first_norm(x)
+        y = x + torch.abs(y)
         return self.norm(y)
 
 
