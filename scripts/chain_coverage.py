@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -290,8 +290,10 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
                 found += covers.functions.get((caller[0], function.first), ())
     if chain.kind in (loose_chains.SUM_NORM, loose_chains.QK_NORM):
         for line in range(chain.line, chain.end + 1):
-            modules = trace.modules.get((path, line), {})
-            found += [covers.norms[key] for key in modules if key in covers.norms]
+            norms = [covers.norms[key] for key in trace.modules.get((path, line), {}) if key in covers.norms]
+            # The kernel of the norm of q or k computes the whole chain. A rotation after it is another chain.
+            alone = chain.kind == loose_chains.QK_NORM
+            found += [replace(norm, how="fusion") if alone else norm for norm in norms]
         if not found:  # a norm without its sum
             found += [item.cover for item in covers.regions.get(path, ()) if chain.whole in item.places]
     return found

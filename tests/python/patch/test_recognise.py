@@ -46,6 +46,8 @@ KNOWN = [
     (f"{LM}.gemma4.modeling_gemma4", "Gemma4RMSNorm", (96, 1e-6, False), NONE),
     (f"{LM}.olmo2.modeling_olmo2", "Olmo2RMSNorm", (96,), ONCE),
     (f"{LM}.gpt_oss.modeling_gpt_oss", "GptOssRMSNorm", (96,), ONCE),
+    (f"{LM}.llama4.modeling_llama4", "Llama4TextL2Norm", (1e-6,), NONE),
+    ("diffusers.models.transformers.transformer_stable_audio3", "StableAudio3RMSNorm", (96,), ONCE),
 ]
 
 
@@ -102,6 +104,50 @@ def chain(x, eps):
 
 def good(self, x):
     return (self.weight * chain(x, self.eps)).type_as(x)
+
+
+class GammaRMSNorm(nn.Module):
+    """A norm whose weight has another name, as in Stable Audio 3."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma, self.eps = nn.Parameter(torch.randn(64)), 1e-6
+
+    def forward(self, x):
+        return (chain(x, self.eps) * self.gamma.float()).type_as(x)
+
+
+class GammaHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_norm = GammaRMSNorm()
+
+    def forward(self, q):
+        q = self.q_norm(q)
+        return q
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cls", [GammaRMSNorm, GammaHeads])
+def test_weights_of_another_name(cls, dtype):
+    """A norm may name its only parameter as it likes, also where it normalizes queries."""
+    model, x = cls().to(dtype), torch.randn(2, 5, 3, 64).to(dtype)
+    gamma = dict(model.named_parameters())["gamma" if cls is GammaRMSNorm else "q_norm.gamma"]
+    report = oxiwarp.patch(model, cpu_kernels=True)
+    for _ in range(2):
+        exact = chain(x.double(), 1e-6).double() * gamma.double()
+        made = model(x).double()
+        assert ((made - exact).abs() <= 2 * torch.finfo(dtype).eps * exact.abs() + 1e-6).all()
+        gamma.data.normal_()
+    assert report.ran().kernels == 2 and report.ran().fallbacks == 0
+
+
+def test_two_parameters():
+    """A norm with two parameters has no weight that its name determines."""
+    module = GammaRMSNorm()
+    module.delta = nn.Parameter(torch.zeros(64))
+    with pytest.raises(Unsuitable, match="it has delta, gamma besides a weight"):
+        recognise(module)
 
 
 def failing(self, x):

@@ -17,7 +17,7 @@ from .class_swap import Recipe, Unsuitable, base_of, is_replaced, recipe_of, rep
 from .inductor import is_decoders
 from .norms.forward import NormRecipe
 from .norms.probe import DtypePair, Formula
-from .norms.recognise import Probed, is_candidate, recognise
+from .norms.recognise import Probed, is_candidate, recognise, weight_name
 from .report import Report
 from .rewrite import recipe as rewrite
 
@@ -237,7 +237,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
     elif isinstance(x, nn.Module) and is_candidate(x):
         try:
             formulas, eps_name = recognise(x, probed)
-            return NormRecipe(formulas, eps_name, settings.cpu_kernels)
+            return NormRecipe(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
     # The report also says why the fusion of the class, which may replace more chains, does not apply.

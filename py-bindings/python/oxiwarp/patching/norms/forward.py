@@ -22,17 +22,19 @@ class NormRecipe:
     """Data of a replaced norm.
 
     `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds for these dtypes. `eps_name` is
-    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors.
+    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors. `weight_name` is
+    the name of the norm's weight.
     """
 
     formulas: dict[DtypePair, Formula]
     eps_name: str
     cpu_kernels: bool = False
+    weight_name: str = "weight"
 
     classes: ClassVar[tuple[type, ...]] = ()
 
     def __hash__(self) -> int:
-        return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
+        return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels, self.weight_name))
 
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the new forward of a subclass of `base`, under the name "forward".
@@ -68,7 +70,7 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
         return None
-    weight = getattr(module, "weight", None)
+    weight = getattr(module, recipe.weight_name, None)
     if weight is None:
         shape = module.__dict__.get("normalized_shape")
         if isinstance(shape, tuple) and shape[-1:] != x.shape[-1:]:  # the original forward raises

@@ -37,10 +37,11 @@ class Formula:
     round_before_weight: bool
 
 
-def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
+def probe(module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight") -> dict[DtypePair, Formula]:
     """Map (input dtype, weight dtype) to the formula that reproduces the results of the original forward.
 
-    If no formula reproduces the results for a pair of dtypes, the map does not have this pair.
+    If no formula reproduces the results for a pair of dtypes, the map does not have this pair. `name` is the name of
+    the weight.
     """
     shape = getattr(module, "normalized_shape", None)
     # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather the weight for each call.
@@ -57,25 +58,25 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
         warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns if weight and input have different dtypes
         for pair in pairs(weight is not None):
             x, w = probe_tensors(cols, pair, eps)
-            y = own_forward(module, x, w)
+            y = own_forward(module, x, w, name)
             formula = match(y, x, w, eps)
             if formula is not None:
                 if not found:
-                    check_steady(module, x, w, y)
+                    check_steady(module, x, w, y, name)
                 found[pair] = formula
     return found
 
 
-def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
+def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor, name: str) -> None:
     """Raise `Unsuitable` if the forward gives another result in training mode or for tensors of another rank.
 
     `y` is the result in evaluation mode for `x` and the weight `w`.
     """
-    if not same_values(own_forward(module, x, w, training=True), y):
+    if not same_values(own_forward(module, x, w, name, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
     for rows, result in ((of_rank(x), of_rank(y)) for of_rank in ranks):
-        if not same_values(own_forward(module, rows, w), result):
+        if not same_values(own_forward(module, rows, w, name), result):
             raise Unsuitable(f"its own forward differs for a tensor of rank {rows.dim()}")
 
 
@@ -103,8 +104,11 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     return x.to(pair[0]), None if pair[1] is None else w.to(pair[1])
 
 
-def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
-    """Run the class's `forward` on a copy of the module with weight `w`. Return the result or the raised error."""
+def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, weight: str, training: bool = False) -> Any:
+    """Run the class's `forward` on a copy of the module, whose parameter `weight` has the value `w`.
+
+    Return the result or the raised error.
+    """
     cls: Any = base_of(module)
     # Call `object.__new__`, because FSDP2 gives a module a class whose `__new__` creates an object of a
     # different class.
@@ -114,8 +118,8 @@ def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool =
     probed.__dict__["training"] = training
     for name in ("_parameters", "_buffers"):
         held = dict(module.__dict__[name])
-        if held.get("weight") is not None:
-            held["weight"] = nn.Parameter(w, requires_grad=False) if name == "_parameters" and w is not None else w
+        if held.get(weight) is not None:
+            held[weight] = nn.Parameter(w, requires_grad=False) if name == "_parameters" and w is not None else w
         probed.__dict__[name] = held
     try:
         return cls.forward(probed, x)

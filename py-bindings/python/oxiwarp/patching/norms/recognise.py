@@ -2,7 +2,7 @@
 
 transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not
 determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class name contains
-RMSNorm or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU tensor, with
+RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU tensor, with
 random weights of the module's shape. The probe does this for each (input, weight) dtype pair for which a kernel exists,
 and compares the results with the formulas that the kernel can compute. If a formula reproduces the result, calls with
 this pair of dtypes use the kernel. Calls with a different pair run the original forward.
@@ -22,7 +22,7 @@ from ...ops._register import PLAIN, is_eps
 from ..class_swap import RECIPE, Unsuitable, base_of
 from .probe import DtypePair, Formula, probe
 
-NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
+NAME = re.compile(r"rmsnorm|l2norm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # what torch.nn.RMSNorm with eps=None uses for float32
 Probed = dict[Any, dict[DtypePair, Formula]]
@@ -51,11 +51,11 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
     eps_name, eps = eps_of(module)
     if any(True for _ in module.children()):
         raise Unsuitable("it is made of other modules, which are looked at one by one")
-    weight = check_tensors(module)
-    key = None if probed is None else cache_key(module, weight)
+    weight, name = check_tensors(module), weight_name(module)
+    key = None if probed is None else cache_key(module, weight, name)
     formulas = None if probed is None or key is None else probed.get(key)
     if formulas is None:
-        formulas = probe(module, weight, eps)
+        formulas = probe(module, weight, eps, name)
         if probed is not None and key is not None:
             probed[key] = formulas
     if not formulas:
@@ -97,13 +97,19 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
     return name, float(eps)
 
 
+def weight_name(module: nn.Module) -> str:
+    """Return the name of the weight: that of the only parameter, such as "gamma", or "weight"."""
+    names = [name for name, parameter in module._parameters.items() if parameter is not None]
+    return names[0] if len(names) == 1 and getattr(module, "weight", None) is None else "weight"
+
+
 def check_tensors(module: nn.Module) -> Tensor | None:
     """Return the module's weight, or None if it has no weight.
 
     Raise `Unsuitable` if the weight is unsupported, or if the module has more parameters or buffers.
     """
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
-    weight = tensors.pop("weight", None)
+    weight = tensors.pop(weight_name(module), None)
     if tensors:
         raise Unsuitable(f"it has {', '.join(sorted(tensors))} besides a weight")
     if weight is None:
@@ -128,7 +134,7 @@ def is_sharded(weight: Tensor) -> bool:
     return isinstance(weight, DTensor)
 
 
-def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
+def cache_key(module: nn.Module, weight: Tensor | None, name: str) -> Any:
     """Return a key for the cache of probe results. Modules have equal keys if their forwards read equal values.
 
     Return None if an attribute is not a plain value. Then the result of the module's probe must not be cached.
@@ -138,6 +144,7 @@ def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
         return None
     key = (
         base_of(module),
+        name,
         None if weight is None else len(weight),
         weight is not None and weight.dtype,
         *sorted(own.items()),
@@ -153,4 +160,4 @@ def _hashable(value: Any) -> bool:
     return True
 
 
-__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_name", "is_candidate", "recognise"]
+__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_name", "is_candidate", "recognise", "weight_name"]

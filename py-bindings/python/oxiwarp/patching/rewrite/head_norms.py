@@ -33,7 +33,7 @@ class WideNorms(ast.NodeTransformer):
         names = [one.id for one in (x, root) if isinstance(one, ast.Name)]
         if not wide or not casts_back or len(names) != 2 or names[0] != names[1]:
             return node
-        made: Any = ast.copy_location(ast.Call(norm.func, [x], []), node)
+        made: Any = ast.copy_location(ast.Call(norm.func, [x], []), norm)
         made.wide = True
         return made
 

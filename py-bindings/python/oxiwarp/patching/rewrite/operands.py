@@ -231,16 +231,17 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
     parameters = module._parameters
-    own, names = module.__dict__, ("weight", "bias")
+    own, recipe = module.__dict__, module.__dict__.get(RECIPE)
+    known = type(recipe) is NormRecipe
+    names = (recipe.weight_name if known else "weight", "bias")
     absent = isinstance(module, nn.LayerNorm) and any(name not in parameters for name in names)
     if absent or any(own.get(name) is not None for name in names):
         return "the norm's weight or bias is not a parameter"
-    weight, bias = parameters.get("weight"), parameters.get("bias")
+    weight, bias = (parameters.get(name) for name in names)
     for parameter in (weight, bias):
         if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
             return "the norm's parameters are not plain tensors on the device"
-    recipe = own.get(RECIPE)
-    if type(recipe) is NormRecipe:
+    if known:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
     casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
     if not casts and not is_exactly(module, nn.LayerNorm):
@@ -248,10 +249,10 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     dtypes = (dtype, x.dtype) if casts else (dtype,)
     if any(parameter is not None and parameter.dtype not in dtypes for parameter in (weight, bias)):
         return "the norm's parameters have another dtype"
-    known: Any = module
-    if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
+    norm: Any = module
+    if norm.normalized_shape != x.shape[-1:] or not is_eps(norm.eps):
         return "the norm has another width"
-    return Norm("layer_norm", weight, bias, known.eps)
+    return Norm("layer_norm", weight, bias, norm.eps)
 
 
 def unknown_norm(module: Any) -> str | None:
