@@ -24,6 +24,7 @@ INSIDE = {
     "y = self.norm1(x + h) * (1 + s) + b": MODULATED,
     "y = self.norm1(x + h)\ny = y * (1 + m[:, None]) + b": MODULATED,
     "y = self.norm1(x + g * h)\ny = y * (1 + m[:, None]) + b": MODULATED,
+    "s = 1 + s\nx = x + g * h\ny = self.norm1(x) * s": MODULATED,
     "y = self.norm1(x + h)\nr = y\ny = y * (1 + m[:, None]) + b": SUMS,
     "y = self.norm1(x + h) * (1 + self.mut(x)) + b": set(),
     "y = (1 + s) * self.norm1(x + self.mut(s))": SUMS,

@@ -22,8 +22,8 @@ class NormRecipe:
     """Data of a replaced norm.
 
     `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds for these dtypes. `eps_name` is
-    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors. `weight_name` is
-    the name of the norm's weight.
+    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors. `weight_name`
+    is the name of the norm's weight.
     """
 
     formulas: dict[DtypePair, Formula]

@@ -2,10 +2,10 @@
 
 transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not
 determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class name contains
-RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU tensor, with
-random weights of the module's shape. The probe does this for each (input, weight) dtype pair for which a kernel exists,
-and compares the results with the formulas that the kernel can compute. If a formula reproduces the result, calls with
-this pair of dtypes use the kernel. Calls with a different pair run the original forward.
+RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU
+tensor, with random weights of the module's shape. The probe does this for each (input, weight) dtype pair for which a
+kernel exists, and compares the results with the formulas that the kernel can compute. If a formula reproduces the
+result, calls with this pair of dtypes use the kernel. Calls with a different pair run the original forward.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.

@@ -10,10 +10,11 @@ import copy
 from collections.abc import Iterator
 from types import FunctionType
 
-from .expressions import is_product, is_sum
+from .expressions import is_norm_call, is_product, is_sum
 from .flow import Read, is_definition, is_norm, is_simple
 from .method import PREFIX, tree_of, undecorated
 from .rewriter import Rewriting, Rewritten
+from .views import scales_in
 
 MOST_STATEMENTS = 12
 """Largest number of statements that are copied into the branches of an `if`."""
@@ -100,6 +101,7 @@ def ranges(statements: list[ast.stmt], at: int) -> Iterator[tuple[int, int]]:
     assert isinstance(condition, ast.If)
     summed = {name for part in (*condition.body, *condition.orelse) for name in sums_in(part)}
     normed = {name for part in (*condition.body, *condition.orelse) for name in norms_of(part)}
+    scales = {name for part in (*condition.body, *condition.orelse) for name in scales_in(part)}
     firsts = []
     for first in range(at - 1, max(at - MOST_STATEMENTS, -1), -1):
         if not is_simple(statements[first]) or not is_movable(statements[first:at], condition.test):
@@ -112,7 +114,7 @@ def ranges(statements: list[ast.stmt], at: int) -> Iterator[tuple[int, int]]:
     for last in range(at + 1, min(at + MOST_STATEMENTS, len(statements))):
         if not is_simple(statements[last]):
             break
-        if norms_of(statements[last]) & summed:
+        if norms_of(statements[last]) & summed or scaled_norms(statements[last]) & scales:
             end = end_of(statements, at, last)
             yield from ((first, end) for first in (at, *firsts))
             break
@@ -129,6 +131,13 @@ def norms_of(statement: ast.stmt) -> set[str]:
     """Return the names of variables whose norm a statement, or a statement inside of it, computes."""
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and is_norm(node.func) and node.args]
     return {name for call in calls for name in Read(call.args[0]).loads}
+
+
+def scaled_norms(statement: ast.stmt) -> set[str]:
+    """Return the names of variables by which a statement multiplies a norm."""
+    products = [node for node in ast.walk(statement) if isinstance(node, ast.BinOp) and is_product(node)]
+    pairs = [pair for node in products for pair in ((node.left, node.right), (node.right, node.left))]
+    return {name for norm, factor in pairs if is_norm_call(norm) for name in Read(factor).loads}
 
 
 def end_of(statements: list[ast.stmt], at: int, last: int) -> int:

@@ -135,14 +135,17 @@ class Calls(RotaryCalls):
         """Compute `x * (1 + scale) + shift`."""
         x, scale, shift = given["x"], given["scale"], given.get("shift")
         wide = options[1]
-        why = self.replaced(at) or operands.unscaled(x, scale, shift, wide, given.get("target"), self.cpu_kernels)
+        target = given.get("target")
+        why = self.replaced(at) or operands.unscaled(x, scale, shift, wide, target, self.cpu_kernels)
         if why:
             self.site(at).note(why)
             return own(**given)
         made = self.attempt(
             at, lambda: ops.modulate(as_rows(x), *operands.modulation(x, scale, shift, wide, False), mode=self.mode)
         )
-        return own(**given) if made is None else made
+        if made is None:
+            return own(**given)
+        return made if target is None else made.to(operands.dtype_of(target))
 
     def sum_and_norm(
         self,

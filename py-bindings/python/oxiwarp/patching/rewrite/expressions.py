@@ -3,6 +3,7 @@
 import ast
 
 from .flow import is_norm, is_self
+from .views import viewed
 
 FLOAT32 = ("torch.float32", "torch.float")
 
@@ -67,10 +68,10 @@ def is_number(node: ast.expr) -> bool:
 def is_share(node: ast.expr) -> bool:
     """Whether the node is `1 - weight` or `1 + scale`: a blend of two tensors or a modulation, not a gate.
 
-    It may also be an element, such as `(1 + scale)[:, None]`.
+    It may also be a view, such as `(1 + scale)[:, None]`.
     """
-    while isinstance(node, ast.Subscript):
-        node = node.value
+    while (x := viewed(node)) is not None:
+        node = x
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Add | ast.Sub)

@@ -13,6 +13,7 @@ from typing import Any
 from ..._cache import cache_weakly
 from .flow import Read, evaluated_once, is_self
 from .method import Unreadable, check_source, tree_of
+from .views import VIEWS
 
 CLASS = "self"
 """Key of the class of a method among its global variables, as a rewriting passes them."""
@@ -22,8 +23,6 @@ MOST_STATEMENTS = 8
 """Functions with more statements are no formulas."""
 LIBRARIES = ("torch", "F")
 """Global variables that a formula may read."""
-CHEAP = ("expand", "reshape", "squeeze", "transpose", "unsqueeze", "view")
-"""Methods that only make a view. A formula may contain them more than once."""
 
 
 def function_name(called: ast.expr) -> str:
@@ -138,7 +137,7 @@ def is_cheap(node: ast.expr) -> bool:
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
     return all(isinstance(part, (*parts, ast.UnaryOp, ast.USub)) for part in ast.walk(node)) and all(
-        isinstance(call.func, ast.Attribute) and call.func.attr in CHEAP and not is_self(call.func.value)
+        isinstance(call.func, ast.Attribute) and call.func.attr in VIEWS and not is_self(call.func.value)
         for call in calls
     )
 

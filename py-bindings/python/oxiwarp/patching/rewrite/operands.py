@@ -199,8 +199,8 @@ def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernel
         return why
     dtypes = {scale.dtype} if shift is None else {scale.dtype, shift.dtype}
     result = dtype_of(target)
-    if x.dtype == FLOAT:
-        return None if dtypes == {FLOAT} and result in (None, FLOAT) else DTYPES
+    if x.dtype == FLOAT:  # the result of the kernel may be cast afterwards
+        return None if dtypes == {FLOAT} and result in (None, *FLOATS) else DTYPES
     if not dtypes <= {FLOAT, x.dtype}:
         return DTYPES
     if wide or scale.dtype == FLOAT:  # the product and the sum are float32

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .flow import Block, Read, evaluated_once, is_simple, shared_by
+from .blocks import Block
+from .flow import Read, evaluated_once, is_simple, shared_by
 from .method import PREFIX
 from .patterns import MODULATED, NORM, Chain, Finder, walk
 
@@ -64,9 +65,7 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
         return None
     removed = {block.defined(name, last) for name in norm.used()}
     between = [index for index in range(at + 1, last) if index not in removed]
-    if any(index is None or index <= at for index in removed) or any(
-        variable in block.reads[index].stores for index in between
-    ):
+    if None in removed or any(variable in block.reads[index].stores for index in between):
         return None
     reads, own = [block.reads[index] for index in between], Read(None)
     own.loads = [*names, variable]

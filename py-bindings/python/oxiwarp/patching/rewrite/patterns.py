@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .blocks import Block
 from .expressions import (
     is_norm_call,
     is_number,
@@ -18,9 +19,10 @@ from .expressions import (
     without_cast,
     without_float,
 )
-from .flow import Block, Read, is_activation, shared_by
+from .flow import Read, is_activation, shared_by
 from .formulas import formula_of, function_at, function_name, is_cheap
 from .method import PREFIX
+from .views import one_plus, view_of, viewed
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION, MODULATION = "gated_activation", "modulation"
@@ -361,21 +363,17 @@ class Finder:
         return None
 
     def scale_of(self, factor: ast.expr) -> ast.expr | None:
-        """Return `scale` for `1 + scale` and `scale + 1`, and `scale[i]` for `(1 + scale)[i]`."""
+        """Return `scale` for `1 + scale` and `scale + 1`, and `scale[i]` for `(1 + scale)[i]`, as for other views."""
         factor = self.see(factor)
-        if isinstance(factor, ast.Subscript):
-            inner = self.scale_of(factor.value)
-            if inner is None:
-                return None
-            scale = ast.copy_location(ast.Subscript(inner, factor.slice, factor.ctx), factor)
-            total = ast.BinOp(ast.copy_location(ast.Constant(1), factor), ast.Add(), scale)
-            self.inlined[id(factor)] = ast.copy_location(total, factor)
-            return scale
-        if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Add):
-            for one, other in ((factor.left, factor.right), (factor.right, factor.left)):
-                if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
-                    return other
-        return None
+        if (x := viewed(factor)) is None:
+            return one_plus(factor)
+        inner = self.scale_of(x)
+        if inner is None:
+            return None
+        scale = view_of(inner, factor)
+        total = ast.BinOp(ast.copy_location(ast.Constant(1), factor), ast.Add(), scale)
+        self.inlined[id(factor)] = ast.copy_location(total, factor)
+        return scale
 
 
 def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
@@ -407,5 +405,6 @@ __all__ = [
     "Chain",
     "Finder",
     "function_of",
+    "orders",
     "walk",
 ]

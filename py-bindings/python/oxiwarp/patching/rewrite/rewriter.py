@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
+from .blocks import Block, blocks
+from .flow import Read, evaluated_once, is_activation, is_self, is_simple
 from .formulas import CLASS, function_at
 from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
-from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder
+from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder, orders
 from .rotary_rewriter import (
     ROTARY,
     ROTARY_PAIR,
@@ -25,6 +26,7 @@ from .rotary_rewriter import (
     rotary_chain,
 )
 from .unfused import UNFUSED, unfused_chain
+from .views import join_views
 
 SUM_AND_NORM = "sum_and_norm"
 ATTENTION = "attention"
@@ -140,9 +142,17 @@ class Nested(ast.NodeTransformer):
         found = found or rotary_chain(node, rewriting.space, rewriting.local)
         if found is None or (found.op == GATED and not is_likely(found, self.block.statements[self.at])):
             return ()
-        if found.op == MODULATION and not is_modulation(found):
+        if found.op == MODULATION and not is_modulation(found) and not self.is_of_activation(found):
             return ()
         return () if is_sigmoid(found) and self.is_branch(node) else (found,)
+
+    def is_of_activation(self, modulation: Chain) -> bool:
+        """Whether a modulation is `(up + 1) * glu` for an activation `glu = gate * sigmoid(gate)`, as in GPT-OSS."""
+        x = modulation.operands["x"]
+        at = self.block.defined(x.id, self.at) if isinstance(x, ast.Name) else None
+        value = x if at is None else self.block.statements[at].value  # type: ignore[attr-defined]
+        calls = [value, *(factor for factor, _ in orders(value))]
+        return any(isinstance(call, ast.Call) and is_activation(call.func) for call in calls)
 
     def is_branch(self, node: ast.expr) -> bool:
         """Whether the statement assigns `node` to a variable that a later gated residual adds: `x + sigmoid(g) * y`."""
@@ -177,6 +187,7 @@ class Rewriting:
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
+        join_views(self.tree)
         for block in list(blocks(self.tree)):
             self.rewrite(block)
         WideNorms().visit(self.tree)

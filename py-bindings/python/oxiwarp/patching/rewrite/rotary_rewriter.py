@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .blocks import Block
 from .expressions import is_norm_call, is_product, is_value, without_cast
-from .flow import Aliases, Block, Read, aliases_of
+from .flow import Aliases, Read, aliases_of
 from .head_norms import wideness
 from .method import PREFIX
 from .patterns import Chain

@@ -1,0 +1,152 @@
+"""The blocks of a method: lists of statements that run one after the other, with what each of them reads and writes."""
+
+import ast
+from collections.abc import Iterator
+
+from .flow import (
+    Aliases,
+    Read,
+    aliases_of,
+    divided,
+    evaluated_before,
+    evaluated_once,
+    is_definition,
+    reads_old,
+    rebinds,
+)
+
+
+class Block:
+    """The statements of a block, with what each of them reads and writes."""
+
+    def __init__(self, statements: list[ast.stmt], outside: list[str], aliases: Aliases) -> None:
+        self.statements = statements
+        self.aliases = aliases
+        self.outside = outside
+        """Names that the function reads outside of this block. A name that a loop reads again is one of them."""
+        self.reads = [Read(statement) for statement in statements]
+        self.moved: dict[int, list[Read]] = {}
+        """What is read and written by statements that will stand before statement `at`."""
+
+    def update(self, at: int, statement: ast.stmt) -> None:
+        """Put another statement into the place of a statement."""
+        self.statements[at] = statement
+        self.reads[at] = Read(statement)
+        for read in self.moved.get(at, ()):
+            self.reads[at].include(read)
+
+    def move(self, first: int, last: int, statement: ast.stmt) -> None:
+        """Record that `statement` will stand before statement `last`, and not in the place of statement `first`."""
+        read = Read(statement)
+        for at in (first, last):
+            self.moved.setdefault(at, []).append(read)
+            self.reads[at].include(read)
+
+    def defined(self, name: str, at: int) -> int | None:
+        """Return the index of the last statement `name = value` before statement `at`, or None if it is not one."""
+        for index in range(at - 1, -1, -1):
+            if name in self.reads[index].stores:
+                return index if is_definition(self.statements[index]) else None
+        return None
+
+    def used_once(self, name: str, first: int, at: int) -> bool:
+        """Whether the value that statement `first` gives to `name` is read once, and only by statement `at`."""
+        read = (node for node in evaluated_once(self.statements[at]) if isinstance(node, ast.Name) and node.id == name)
+        if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
+            return False
+        for index in range(first + 1, len(self.statements)):
+            statement = self.statements[index]
+            if index != at and name in self.reads[index].loads:
+                moved = any(name in read.loads for read in self.moved.get(index, ()))
+                if moved or reads_old(statement, name):
+                    return False
+            if index >= at and rebinds(statement, name):
+                return True
+        return name not in self.outside
+
+    def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
+        """Whether code gives the same result before and after other code.
+
+        The other code must contain no `return`, and must not assign a name that the code reads, unless the values of
+        the names are kept. If the code has side effects, the other code must have none. Otherwise, other code with side
+        effects must not read or change a tensor that the code reads.
+        """
+        names = set(own.loads) - {"self", "torch"}
+        near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
+        for read in others:
+            if read.leaves or (names & read.stores and not kept):
+                return False
+            if read.effects and (own.effects or near & read.passed or far & read.changed):
+                return False
+        return True
+
+    def expanded(self, name: str, at: int, split: bool = False) -> tuple[ast.expr, ast.stmt | None] | None:
+        """Return the value of the variable `name` if statement `at` may compute it in the place of its definition.
+
+        With `split`, calls with side effects may stay in the place of the definition. If there are some, the second
+        result is a statement that must replace the definition, and the value reads the variables of this statement.
+        """
+        first = self.defined(name, at)
+        if first is None or not self.used_once(name, first, at):
+            return None
+        statement = self.statements[first]
+        assert isinstance(statement, ast.Assign)
+        before = [Read(part) for part in evaluated_before(self.statements[at], name) or ()]
+        before += self.moved.get(at, [])
+        others = [*self.reads[first + 1 : at], *before]
+        if self.independent(Read(statement.value), others):
+            return statement.value, None
+        made = divided(statement) if split else None
+        if made is None:
+            return None
+        value, kept = made
+        own, stays = Read(value), Read(kept)
+        own.effects, stays.stores = False, set()  # the value calls only activations and norms, and reads what stays
+        return made if self.independent(own, [stays, *others]) else None
+
+
+def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
+    """Yield the blocks of a function, inner blocks first. Nested functions are left out."""
+
+    def inner(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+        for statement in statements:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for field in ("body", "orelse", "finalbody"):
+                if held := getattr(statement, field, None):
+                    yield from inner(held)
+            for handler in getattr(statement, "handlers", ()):
+                yield from inner(handler.body)
+        yield statements
+
+    aliases = aliases_of(tree)
+    for statements in list(inner(tree.body)):
+        yield Block(statements, outside_of(tree, statements), aliases)
+
+
+def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
+    """Return the names that the function reads outside of a block, or in a loop that contains the block.
+
+    The other branch of an `if` does not run with the block. In a loop, the block reads its own names again.
+    """
+    own = {id(node) for statement in statements for node in ast.walk(statement)}
+    again: set[int] = set()
+    others: set[int] = set()
+    for outer in ast.walk(tree):
+        if id(outer) in own or not isinstance(outer, ast.For | ast.While | ast.If):
+            continue
+        branches = [{id(node) for part in body for node in ast.walk(part)} for body in (outer.body, outer.orelse)]
+        if not isinstance(outer, ast.If) and own <= branches[0] | branches[1]:
+            again |= own
+        for here, other in (branches, branches[::-1]):
+            if isinstance(outer, ast.If) and own <= here:
+                others |= other
+    own |= others
+    return [
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and (id(node) not in own or id(node) in again)
+    ]
+
+
+__all__ = ["Block", "blocks"]

@@ -1,0 +1,78 @@
+"""Views of `1 + scale`, such as `(1 + scale)[:, None]`: a kernel reads the same view of `scale`."""
+
+import ast
+import copy
+
+from .flow import is_definition, is_self
+
+VIEWS = ("expand", "reshape", "squeeze", "transpose", "unsqueeze", "view")
+"""Methods that only make a view."""
+
+
+def viewed(node: ast.expr) -> ast.expr | None:
+    """Return `x` for `x[i]` and `x.unsqueeze(1)`, or None for an expression that is no view."""
+    if isinstance(node, ast.Subscript):
+        return node.value
+    called = node.func if isinstance(node, ast.Call) else None
+    known = isinstance(called, ast.Attribute) and called.attr in VIEWS and not is_self(called.value)
+    return called.value if known and isinstance(called, ast.Attribute) else None
+
+
+def view_of(x: ast.expr, node: ast.expr) -> ast.expr:
+    """Return the view of `x` that `node` makes of another expression."""
+    made = copy.copy(node)
+    if isinstance(made, ast.Subscript):
+        made.value = x
+    elif isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+        made.func = ast.copy_location(ast.Attribute(x, made.func.attr, ast.Load()), made.func)
+    return made
+
+
+def one_plus(node: ast.expr) -> ast.expr | None:
+    """Return `x` for `1 + x` and `x + 1`, or None."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
+                return other
+    return None
+
+
+def join_views(tree: ast.FunctionDef) -> None:
+    """Replace the two statements `y = 1 + x` and `y = y.unsqueeze(1)` by `y = (1 + x).unsqueeze(1)`."""
+    for owner in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(owner, name, None)
+            if not isinstance(statements, list):
+                continue
+            for at in range(len(statements) - 1, 0, -1):
+                first, second = statements[at - 1 : at + 1]
+                if joins(first, second):
+                    second.value = view_of(first.value, second.value)
+                    del statements[at - 1]
+
+
+def joins(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether the statements are `y = 1 + x` and a view `y = y.unsqueeze(1)`, whose arguments do not read `y`."""
+    if not (isinstance(first, ast.Assign) and isinstance(second, ast.Assign)):
+        return False
+    if not (is_definition(first) and is_definition(second)) or one_plus(first.value) is None:
+        return False
+    name, x = first.targets[0].id, viewed(second.value)  # type: ignore[attr-defined]
+    reads = [node.id for node in ast.walk(second) if isinstance(node, ast.Name)]
+    return isinstance(x, ast.Name) and x.id == name and reads.count(name) == 2
+
+
+def scales_in(statement: ast.stmt) -> set[str]:
+    """Return the names of variables to which a statement, or a statement inside of it, assigns a view of `1 + x`."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Assign) and is_definition(node):
+            value = node.value
+            while (x := viewed(value)) is not None:
+                value = x
+            if one_plus(value) is not None:
+                found.add(node.targets[0].id)  # type: ignore[attr-defined]
+    return found
+
+
+__all__ = ["VIEWS", "join_views", "one_plus", "scales_in", "view_of", "viewed"]

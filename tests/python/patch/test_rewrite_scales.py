@@ -1,0 +1,133 @@
+"""Tests of modulations whose factor `1 + scale` is a variable, a view, or belongs to an activation."""
+
+import pytest
+import torch
+from helpers import DTYPES, random
+from test_rewrite_forms import WIDTH, close, kernels, run
+from torch import nn
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.proj = nn.LayerNorm(WIDTH, elementwise_affine=False), nn.Linear(WIDTH, WIDTH)
+
+
+class View(Scaled):
+    def forward(self, x, c):
+        return self.norm(x) * (1 + c).unsqueeze(1)
+
+
+class Reassigned(Scaled):
+    """The final layer of Z-Image, without its branch."""
+
+    def forward(self, x, c):
+        scale = 1.0 + self.proj(c)
+        scale = scale.unsqueeze(1)
+        x = self.norm(x) * scale
+        return x
+
+
+class Branch(Scaled):
+    """The final layer of Z-Image. The other branch has a factor that is no `1 + scale`."""
+
+    def forward(self, x, c, mask=None):
+        if mask is not None:
+            scale = torch.where(mask, c[:, None], 1.0 + self.proj(c)[:, None])
+        else:
+            scale = 1.0 + self.proj(c)
+            scale = scale.unsqueeze(1)
+        x = self.norm(x) * scale
+        return x
+
+
+class Loop(Scaled):
+    """The next step reads the factor in another branch, so the factor must stay a variable."""
+
+    def forward(self, x, c):
+        for step in range(3):
+            if step % 2:
+                x = x + scale  # noqa: F821
+            else:
+                scale = 1.0 + c[:, None]
+                x = self.norm(x) * scale
+        return x
+
+
+class Index(Scaled):
+    """The index of the view reads the variable, and the view is no view."""
+
+    def forward(self, x, c):
+        scale = 1.0 + c
+        scale = scale[scale.argmax() :]
+        x = self.norm(x) * scale
+        width = 1.0 + c
+        width = width.square()
+        return self.norm(x) * width
+
+
+class Gate(nn.Module):
+    """The activation of GPT-OSS."""
+
+    def forward(self, x):
+        gate, up = x[..., ::2], x[..., 1::2]
+        gate, up = gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)
+        glu = gate * torch.sigmoid(gate * 1.702)
+        return (up + 1) * glu
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cls", [View, Reassigned, Branch])
+def test_views(cls, dtype, device):
+    """A kernel computes a norm times a view of `1 + scale`."""
+    module = cls().to(device, dtype)
+    own, made, rows = run(module, random((2, 5, WIDTH), dtype, device), random((2, WIDTH), dtype, device, 1))
+    close(made, own)
+    assert sum(row.kernels for row in rows) == 1 and kernels(rows)["ada_norm"] == 1
+
+
+def test_the_other_branch():
+    module, x, c = Branch(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
+    mask = torch.rand(2, 5, 1) < 0.5
+    own, made, rows = run(module, x, c, mask)
+    torch.testing.assert_close(made, own, rtol=1e-5, atol=1e-5)
+    assert [row.kernels for row in rows] == [0, 0]
+
+
+@pytest.mark.parametrize("cls", [Loop, Index])
+def test_factors_that_stay(cls):
+    """A variable that is read again, or that changes in between, has the value that the method gives it."""
+    module, x, c = cls(), torch.randn(WIDTH, 5, WIDTH), torch.randn(WIDTH, WIDTH)[:, :WIDTH]
+    if cls is Index:
+        x, c = x[0, 0], c[0]
+        c[0] = c.max() + 1
+    own, made, _ = run(module, x, c)
+    torch.testing.assert_close(made, own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gated_units(dtype, device):
+    """`(up + 1) * glu` is a modulation of the activation, although no name says so."""
+    x = 4 * random((6, 2 * WIDTH), dtype, device)
+    own, made, rows = run(Gate(), x)
+    gate, up = x[..., ::2].double().clamp(max=7.0), x[..., 1::2].double().clamp(-7.0, 7.0)
+    exact = (up + 1) * gate * torch.sigmoid(1.702 * gate)
+    limit = 8 * torch.finfo(dtype).eps
+    assert ((made.double() - exact).abs() <= limit * exact.abs() + limit).all()
+    close(made, own)
+    assert [row.kernels for row in rows] == [1, 1] and rows[1].op == "modulate"
+
+
+class Wide(nn.Module):
+    """The last modulation of Wan-Animate: a float32 tensor, and a result of another dtype."""
+
+    def forward(self, x, scale, shift, dtype):
+        return (x * (1 + scale) + shift).to(dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_results_of_another_dtype(dtype, device):
+    x, scale, shift = (random((2, 5, WIDTH), torch.float32, device, seed) for seed in range(3))
+    own, made, rows = run(Wide(), x, scale, shift, dtype)
+    close(made, own)
+    assert [row.kernels for row in rows] == [int(dtype != torch.float64)]
