@@ -143,6 +143,9 @@ def test_sigmoid_of_other_operands():
         (activations.GELUActivation, "gelu_and_mul"),
         (activations.ReLUSquaredActivation, "relu2_and_mul"),
         (nn.Sigmoid, "sigmoid_and_mul"),
+        (activations.NewGELUActivation, "gelu_new"),
+        (activations.FastGELUActivation, "gelu_fast"),
+        (activations.QuickGELUActivation, "gelu_quick"),
         (lambda: activations.GELUActivation(use_gelu_python=True), None),
         (nn.Tanh, None),
     ],
@@ -155,6 +158,42 @@ def test_activations(act, name):
     close(made, own)
     assert sum(row.kernels for row in rows) == (name is not None)
     assert name is None or recipe_of(module).ops == (name,)
+
+
+def strided(x, dtype):
+    """Return a copy of `x` with the same strides, also if these leave gaps."""
+    size = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
+    return torch.zeros(size, dtype=dtype).as_strided(x.shape, x.stride()).copy_(x)
+
+
+def images(memory_format):
+    """Return two halves of the channels of images."""
+    x = random((2, 12, 5, 6), torch.bfloat16, "cpu").contiguous(memory_format=memory_format)
+    return x.chunk(2, dim=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("halves", "count"),
+    [
+        (images(torch.contiguous_format), 1),
+        (images(torch.channels_last), 1),
+        (random((2, 5, 3, 2 * WIDTH), torch.bfloat16, "cpu").chunk(2, dim=-1), 1),
+        ((random((2, 5, WIDTH), torch.bfloat16, "cpu"), random((2, 5, 3, WIDTH), torch.bfloat16, "cpu")[:, :, 1]), 1),
+        ((random((2, 5, WIDTH), torch.bfloat16, "cpu"), random((2, WIDTH, 5), torch.bfloat16, "cpu").mT), 0),
+        ((images(torch.channels_last)[0], images(torch.contiguous_format)[1]), 0),
+        (random((2, 5, WIDTH, 2), torch.bfloat16, "cpu").unbind(-1), 0),
+    ],
+    ids=["images", "channels last", "heads", "slice", "transposed", "two orders", "pairs"],
+)
+def test_strides_of_the_factors(halves, count, dtype):
+    """The kernel reads factors with different strides, and gives the result the strides of torch's result."""
+    gate, up = (strided(x, dtype) for x in halves)
+    own, made, rows = run(Sigmoid(), up, gate)
+    close(made, own)
+    exact = up.double() * torch.sigmoid(gate.double())
+    torch.testing.assert_close(made.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    assert sum(row.kernels for row in rows) == count and made.stride() == own.stride()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

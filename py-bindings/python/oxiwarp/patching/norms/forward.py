@@ -130,4 +130,4 @@ def inverse(order: list[int]) -> list[int]:
     return [order.index(dim) for dim in range(len(order))]
 
 
-__all__ = ["NormRecipe"]
+__all__ = ["NormRecipe", "inverse"]

@@ -15,6 +15,7 @@ from ... import ops
 from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
+from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
 from .deferred import computed, joined
@@ -219,7 +220,7 @@ class Calls(RotaryCalls):
         if isinstance(op, str):
             self.site(at).note(op)
             return own(**factors)
-        made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
+        made = self.attempt(at, lambda: gated(op, gate, up, self.mode))
         return own(**factors) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
@@ -282,6 +283,18 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
     x, y = rows
     assert gate is not None
     return ops.gated_residual(x, y, gate, mode=mode)
+
+
+def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Tensor:
+    """Return `activation(gate) * up`, with the order of dimensions in memory that torch's result would have.
+
+    If `op` computes only the activation, torch computes the product.
+    """
+    order = None if compiling() or gate.is_contiguous() else operands.memory_order(gate, up)
+    if order is not None:
+        gate, up = gate.permute(order), up.permute(order)
+    made = op(gate, up, mode=mode) if op.__name__.endswith("_and_mul") else op(gate, mode=mode) * up
+    return made if order is None else made.permute(inverse(order))
 
 
 def modulated(x: Any, scale: Tensor, shift: Tensor | None = None, target: Any = None) -> Any:

@@ -25,11 +25,16 @@ ACTIVATIONS = {
     "transformers.activations.GELUActivation": "gelu_and_mul",
     "transformers.activations.GELUTanh": "gelu_tanh_and_mul",
     "transformers.activations.ReLUSquaredActivation": "relu2_and_mul",
+    "diffusers.models.transformers.t5_film_transformer.NewGELUActivation": "gelu_new",
     "diffusers.models.activations.FP32SiLU": "silu_and_mul",
     "torch.nn.modules.activation.SiLU": "silu_and_mul",
     "torch.nn.modules.activation.Sigmoid": "sigmoid_and_mul",
+    "transformers.activations.NewGELUActivation": "gelu_new",
+    "transformers.activations.FastGELUActivation": "gelu_fast",
+    "transformers.activations.QuickGELUActivation": "gelu_quick",
 }
-"""Activations of torch and Hugging Face libraries, with the operator of `activation(gate) * up`."""
+"""Activations of torch and Hugging Face libraries, with the operator of `activation(gate) * up` or of `activation(x)`.
+"""
 DTYPES = "the operands differ in dtype"
 
 compiling = torch.compiler.is_compiling
@@ -231,9 +236,9 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
     parameters = module._parameters
-    own, recipe = module.__dict__, module.__dict__.get(RECIPE)
-    known = type(recipe) is NormRecipe
-    names = (recipe.weight_name if known else "weight", "bias")
+    own = module.__dict__
+    recipe = own.get(RECIPE) if type(own.get(RECIPE)) is NormRecipe else None
+    names = ("weight" if recipe is None else recipe.weight_name, "bias")
     absent = isinstance(module, nn.LayerNorm) and any(name not in parameters for name in names)
     if absent or any(own.get(name) is not None for name in names):
         return "the norm's weight or bias is not a parameter"
@@ -241,7 +246,7 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     for parameter in (weight, bias):
         if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
             return "the norm's parameters are not plain tensors on the device"
-    if known:
+    if recipe is not None:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
     casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
     if not casts and not is_exactly(module, nn.LayerNorm):
@@ -310,13 +315,26 @@ def activation_of(act: Any, approximate: str) -> Any:
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
+def memory_order(*tensors: Tensor) -> list[int] | None:
+    """Return the order of the dimensions in memory, or None if the tensors differ in it or have gaps between columns.
+
+    For example, images whose channels are last in memory have the order 0, 2, 3, 1.
+    """
+    orders = [sorted(range(x.dim()), key=lambda dim: -x.stride(dim)) for x in tensors]  # noqa: B023
+    same = all(order == orders[0] and x.stride(order[-1]) == 1 for x, order in zip(tensors, orders, strict=True))
+    return orders[0] if same else None
+
+
 def not_halves(gate: Tensor, up: Any) -> str | None:
-    """Return the reason why the kernel of a gated activation cannot read both tensors, or None."""
+    """Return the reason why the kernel of a gated activation cannot read both tensors, or None.
+
+    In eager mode, the operator checks all strides but those of the last dimension in memory.
+    """
     if not is_like(up, gate):
         return "the factors differ in shape or dtype"
     if gate.is_contiguous() and up.is_contiguous():
         return None
-    if gate.stride() != up.stride() or gate.stride(-1) != 1 or gate.dim() > 3:
+    if memory_order(gate, up) is None or (compiling() and (gate.stride() != up.stride() or gate.dim() > 3)):
         return "the factors are not two halves"
     return None
 
@@ -327,6 +345,7 @@ __all__ = [
     "branch_and_gate",
     "dtype_of",
     "is_like",
+    "memory_order",
     "modulated",
     "modulation",
     "norm_of",

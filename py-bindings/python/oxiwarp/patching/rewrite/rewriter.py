@@ -39,7 +39,10 @@ KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
     (MODULATION,): ("modulate",),
-    (ACTIVATION,): ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2_and_mul"),
+    (ACTIVATION,): (
+        *("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2_and_mul"),
+        *("gelu_new", "gelu_fast", "gelu_quick"),
+    ),
     (GATED, MODULATED): ("gated_residual_ada_norm",),
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
