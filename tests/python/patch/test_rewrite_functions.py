@@ -64,6 +64,16 @@ class Helpers(Part):
         return add_gated(x, self.second(x), s.unsqueeze(1))
 
 
+class Chosen(Part):
+    """The cross attentions of Kandinsky 6: the gate is one of two variables."""
+
+    swapped = False
+
+    def forward(self, x, s):
+        x = add_gated(x, self.first(x), s if not self.swapped else -s).type_as(x)
+        return add_gated(x, self.second(x), s if not self.swapped else x[:, 0])
+
+
 class Argument(Part):
     """The argument of a function is a call, and only a part of its formula is an operand."""
 
@@ -115,6 +125,7 @@ class Context(Part):
 
 CHAINS = {
     Helpers: {"ada_norm": 1, "gated_residual": 2},
+    Chosen: {"gated_residual": 2},
     Argument: {},
     Methods: {"silu_and_mul": 1},
     Activated: {"silu_and_mul": 1},

@@ -244,6 +244,7 @@ def test_joint_tokens():
         ("rope_matrices_written_out", lambda x: (*2 * (x.transpose(1, 2),), torch.randn(1, 1, S, D // 2, 2, 2))),
         ("rope_wide_angles", lambda x: (x, torch.randn(S, D // 2).to(x.dtype))),
         ("rope_swapped", lambda x: (x, *(torch.randn(S, D // 2).to(x.dtype) for _ in range(2)))),
+        ("rope_swapped", lambda x: (x, *(torch.randn(S, D // 2) for _ in range(2)))),
         ("rope_back", lambda x: (x, x[:, :, :1], *rotary_models.tables(x.dtype))),
         ("rope_last", lambda x: (x, *(torch.randn(S, D // 4) for _ in range(2)))),
         ("rope_apart", lambda x: (x, x[:, :, :1], *rotary_models.tables(x.dtype))),

@@ -32,9 +32,9 @@ FORMS = {1: ("chunks", "angles", "wide_angles"), 2: ("pair", "swapped")}
 cosines and sines, in the two halves of the columns. "angles": the function computes cosines and sines, in the dtype of
 the table or ("wide_angles") in float32. Other forms are "complex", "wide_complex" (complex128, so that the function
 computes in float64) and "matrices" (a 2 x 2 matrix for each pair of columns)."""
-VARIANTS = ("back", "last", "apart")
+VARIANTS = ("back", "last", "apart", "wide")
 """Rare kinds of rotations. "back": by the negative angle. "last": of the last columns instead of the first ones.
-"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones."""
+"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones. "wide": of 16-bit queries to a float32 result."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
 
@@ -87,7 +87,9 @@ class Rotation(NamedTuple):
     @property
     def joint(self) -> int | None:
         """The dimension of tokens if `oxiwarp.qk_norm_rope` computes norms and this rotation together, or None."""
-        return None if self.layout in ("SH", "HS") or self.variant in ("last", "apart") else self.layout.index("S")
+        return (
+            None if self.layout in ("SH", "HS") or self.variant in ("last", "apart", "wide") else self.layout.index("S")
+        )
 
     @property
     def whole(self) -> bool:
@@ -145,6 +147,7 @@ class Rotation(NamedTuple):
     def rotate(self, heads: tuple[Tensor, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
         """Rotate queries, keys or both by the tables of a call."""
         cos, sin, *_ = (*self.tables(leaves, heads[0].dtype), None)
+        heads = tuple([x.float() for x in heads]) if self.variant == "wide" else heads
         own = [x.unsqueeze(0) for x in heads] if self.layout in ("SH", "HS") else heads
         first = own[0].shape[-1] - (self.rotary_dim or 0) if self.variant == "last" else 0
         rotated = [x[..., first:] for x in own] if first else own
@@ -311,12 +314,17 @@ def match(
     results = results if isinstance(results, tuple | list) else (results,)
     if len(results) != count:
         return None
+    dtype = getattr(results[0], "dtype", None)
     for x, y in zip(heads, results, strict=True):
-        if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
+        if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != dtype or dtype not in (x.dtype, torch.float32):
             return None
-    columns = heads[0].shape[-1]
-    for choice, part in itertools.product(choices(leaves, len(dims), columns, heads[0].dtype), tokens):
+    columns, wide = heads[0].shape[-1], dtype != heads[0].dtype
+    for choice, part in itertools.product(choices(leaves, len(dims), columns, dtype), tokens):
         found = Rotation(count, layout, dims, *choice)._replace(tokens=part)
+        if wide:
+            if found.variant:
+                continue
+            found = found._replace(variant="wide")
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # the operator does not take these arguments
