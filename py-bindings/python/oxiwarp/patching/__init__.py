@@ -16,8 +16,9 @@ from . import fusions, old_names  # noqa: F401  old module names for pickles
 from .class_swap import Recipe, Unsuitable, base_of, is_replaced, recipe_of, replace, restore
 from .inductor import is_decoders
 from .norms.forward import NormRecipe
+from .norms.gated import GatedNormRecipe
 from .norms.probe import DtypePair, Formula
-from .norms.recognise import Probed, is_candidate, recognise, weight_name
+from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight_name
 from .report import Report
 from .rewrite import recipe as rewrite
 
@@ -237,7 +238,8 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
     elif isinstance(x, nn.Module) and is_candidate(x):
         try:
             formulas, eps_name = recognise(x, probed)
-            return NormRecipe(formulas, eps_name, settings.cpu_kernels, weight_name(x))
+            kind = GatedNormRecipe if takes_gate(cls) else NormRecipe
+            return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
     # The report also says why the fusion of the class, which may replace more chains, does not apply.
@@ -257,7 +259,8 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
     `recipe` is the data from which `patch` made the replacement.
     """
     if isinstance(recipe, NormRecipe):
-        return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
+        op = "rms_norm_gated" if isinstance(recipe, GatedNormRecipe) else "rms_norm"
+        return {"op": op, "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     if isinstance(recipe, rewrite.RewrittenRecipe):
         return recipe.outcome()
     fusion = fusions.FUSIONS[recipe.fusion]

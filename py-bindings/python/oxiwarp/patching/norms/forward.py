@@ -14,7 +14,7 @@ from ..class_swap import RECIPE
 from ..inductor import is_decoders, is_few
 from ..sites import RAN, SITES, UNSUPPORTED, Site
 from .probe import MAX_RANK, DtypePair, Formula
-from .recognise import DEFAULT_EPS, input_name
+from .recognise import DEFAULT_EPS, input_names
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NormRecipe:
 
         Each call looks up `base.forward`, because a tool may replace the `forward` of `base` after `patch`.
         """
-        argument = input_name(base)
+        (argument,) = input_names(base)
         decodes = is_decoders(base)
         site = Site("rms_norm")
 
@@ -66,6 +66,27 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     of `x`, and `row_order` must accept the strides of `x`. The weight must be contiguous. Tensor subclasses, autocast
     and forward-mode AD are not supported.
     """
+    found = parameters(module, recipe, x)
+    if found is None:
+        return None
+    weight, eps, formula = found
+    order = None
+    if not x.is_contiguous():
+        order = row_order(x)
+        if order is None:
+            return None
+        x = x.permute(order)
+    used, offset = weight if formula.uses_weight else None, formula.weight_offset
+    if needs_grad(x, used):
+        rounding = "before_weight" if formula.round_before_weight else "once"
+        y = rms_norm(x, used, eps, weight_offset=offset, rounding=rounding)
+    else:
+        y = call(x, used, eps, offset, formula.round_before_weight)
+    return y if order is None else y.permute(inverse(order))
+
+
+def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | None, float, Any] | None:
+    """Return the weight, eps and formula of a norm for the input `x`, or None if no kernel runs. See `run`."""
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
@@ -87,19 +108,7 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
     if formula is None or not is_eps(eps) or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return None
-    order = None
-    if not x.is_contiguous():
-        order = row_order(x)
-        if order is None:
-            return None
-        x = x.permute(order)
-    used, offset = weight if formula.uses_weight else None, formula.weight_offset
-    if needs_grad(x, used):
-        rounding = "before_weight" if formula.round_before_weight else "once"
-        y = rms_norm(x, used, eps, weight_offset=offset, rounding=rounding)
-    else:
-        y = call(x, used, eps, offset, formula.round_before_weight)
-    return y if order is None else y.permute(inverse(order))
+    return weight, eps, formula
 
 
 def row_order(x: Tensor) -> list[int] | None:
@@ -130,4 +139,4 @@ def inverse(order: list[int]) -> list[int]:
     return [order.index(dim) for dim in range(len(order))]
 
 
-__all__ = ["NormRecipe", "inverse"]
+__all__ = ["NormRecipe", "inverse", "parameters"]

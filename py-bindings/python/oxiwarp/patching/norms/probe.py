@@ -6,6 +6,7 @@ different rows in training mode, or for tensors of different ranks.
 """
 
 import copy
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -37,17 +38,28 @@ class Formula:
     round_before_weight: bool
 
 
-def probe(module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight") -> dict[DtypePair, Formula]:
+@dataclass(frozen=True)
+class GatedFormula:
+    """Arguments with which `oxiwarp.rms_norm_gated` computes and rounds as a module's original forward does."""
+
+    round_before_weight: bool
+    activation: str
+    gate_first: bool
+
+
+def probe(
+    module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight", gated: bool = False
+) -> dict[DtypePair, Any]:
     """Map (input dtype, weight dtype) to the formula that reproduces the results of the original forward.
 
     If no formula reproduces the results for a pair of dtypes, the map does not have this pair. `name` is the name of
-    the weight.
+    the weight. With `gated`, the forward takes a gate too, and the formulas are `GatedFormula`.
     """
     shape = getattr(module, "normalized_shape", None)
     # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather the weight for each call.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
-    found: dict[DtypePair, Formula] = {}
+    found: dict[DtypePair, Any] = {}
     with ExitStack() as stack:
         # Disable the caller's torch modes, because the values of fake tensors cannot be compared. Preserve
         # the caller's random state.
@@ -56,36 +68,44 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float, name: str = "wei
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns if weight and input have different dtypes
-        for pair in pairs(weight is not None):
+        for pair in pairs(weight is not None, gated):
             x, w = probe_tensors(cols, pair, eps)
-            y = own_forward(module, x, w, name)
-            formula = match(y, x, w, eps)
+            mixed = pair[0] == torch.float32 and pair[1] in HALVES
+            inputs = (x, probe_gate(x.to(pair[1]) if mixed else x)) if gated else (x,)
+            y = own_forward(module, inputs, w, name)
+            formula = match(y, inputs, w, eps)
             if formula is not None:
                 if not found:
-                    check_steady(module, x, w, y, name)
+                    check_steady(module, inputs, w, y, name)
                 found[pair] = formula
     return found
 
 
-def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor, name: str) -> None:
+def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, y: Tensor, name: str) -> None:
     """Raise `Unsuitable` if the forward gives another result in training mode or for tensors of another rank.
 
-    `y` is the result in evaluation mode for `x` and the weight `w`.
+    `y` is the result in evaluation mode for `inputs` and the weight `w`.
     """
-    if not same_values(own_forward(module, x, w, name, training=True), y):
+    if not same_values(own_forward(module, inputs, w, name, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
-    for rows, result in ((of_rank(x), of_rank(y)) for of_rank in ranks):
+    for of_rank in ranks:
+        rows, result = tuple(map(of_rank, inputs)), of_rank(y)
         if not same_values(own_forward(module, rows, w, name), result):
-            raise Unsuitable(f"its own forward differs for a tensor of rank {rows.dim()}")
+            raise Unsuitable(f"its own forward differs for a tensor of rank {result.dim()}")
 
 
-def pairs(with_weight: bool) -> Iterator[DtypePair]:
-    """Yield the (input, weight) dtype pairs that have a kernel."""
+def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
+    """Yield the (input, weight) dtype pairs that have a kernel.
+
+    A norm with a gate may cast a 16-bit weight and a 16-bit gate to float32.
+    """
     for dtype in (torch.float32, *HALVES):
         yield dtype, dtype if with_weight else None
         if with_weight and dtype in HALVES:
             yield dtype, torch.float32
+            if gated:
+                yield torch.float32, dtype
 
 
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
@@ -104,7 +124,17 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     return x.to(pair[0]), None if pair[1] is None else w.to(pair[1])
 
 
-def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, weight: str, training: bool = False) -> Any:
+def probe_gate(x: Tensor) -> Tensor:
+    """Return random gates in the shape and dtype of `x`. Some are so large that an activation saturates."""
+    generator = torch.Generator("cpu").manual_seed(1)
+    gate = torch.randn(x.shape, generator=generator, dtype=torch.float32, device="cpu") * 3
+    gate[..., ::16] *= 10
+    return gate.to(x.dtype)
+
+
+def own_forward(
+    module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, weight: str, training: bool = False
+) -> Any:
     """Run the class's `forward` on a copy of the module, whose parameter `weight` has the value `w`.
 
     Return the result or the raised error.
@@ -122,7 +152,7 @@ def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, weight: str, tra
             held[weight] = nn.Parameter(w, requires_grad=False) if name == "_parameters" and w is not None else w
         probed.__dict__[name] = held
     try:
-        return cls.forward(probed, x)
+        return cls.forward(probed, *inputs)
     except Exception as error:  # noqa: BLE001  any error means that no formula matches
         return error
 
@@ -138,10 +168,15 @@ def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
     return copy.copy(value) if isinstance(value, CONTAINERS) else value
 
 
-def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
-    """Return the formula that gives `y` for `x` and `w`, or None."""
+def match(y: Any, inputs: tuple[Tensor, ...], w: Tensor | None, eps: float) -> Formula | GatedFormula | None:
+    """Return the formula that gives `y` for the inputs and the weight `w`, or None."""
+    x, *gates = inputs
     if not isinstance(y, Tensor) or y.dtype != x.dtype or y.shape != x.shape:
         return None
+    if gates:
+        choices = itertools.product((True, False), ("silu", "sigmoid"), (False, True))
+        gated = (GatedFormula(*choice) for choice in choices)
+        return next((made for made in gated if same_roundings(y, reference_gated(x, gates[0], w, eps, made))), None)
     weighted = [Formula(True, offset, before) for offset in (0.0, 1.0) for before in (False, True)]
     for formula in [*(weighted if w is not None else []), Formula(False, 0.0, False)]:
         if same_roundings(y, reference(x, w, eps, formula)):
@@ -158,6 +193,16 @@ def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tens
     if formula.round_before_weight:
         n = n.to(x.dtype).float()
     return (n * (w.float() + formula.weight_offset)).to(x.dtype)
+
+
+def reference_gated(x: Tensor, gate: Tensor, w: Tensor | None, eps: float, formula: GatedFormula) -> Tensor:
+    """Compute in plain torch what `oxiwarp.rms_norm_gated` computes for the arguments `formula`."""
+    h, g = x.float(), getattr(torch.nn.functional, formula.activation)(gate.float())
+    h = h * g if formula.gate_first else h
+    n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if w is not None:
+        n = n.to(x.dtype) * w if formula.round_before_weight else n * w.float()
+    return (n if formula.gate_first else n.float() * g).to(x.dtype)
 
 
 def same_values(y: Any, r: Tensor) -> bool:
@@ -179,4 +224,4 @@ def same_roundings(y: Tensor, r: Tensor) -> bool:
     return bool(off.max() <= 1 and (off != 0).float().mean() <= 0.01)
 
 
-__all__ = ["MAX_RANK", "DtypePair", "Formula", "probe"]
+__all__ = ["MAX_RANK", "DtypePair", "Formula", "GatedFormula", "probe"]

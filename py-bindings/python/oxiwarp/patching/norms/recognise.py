@@ -40,7 +40,7 @@ def is_candidate(module: nn.Module) -> bool:
     return NAME.search(type(module).__name__) is not None
 
 
-def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
+def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Any], str]:
     """Return a map from (input dtype, weight dtype) to the norm's formula, and the name of the module's eps attribute.
 
     If no formula reproduces the forward, raise `Unsuitable` with the reason. `probed` caches results, so that modules
@@ -55,7 +55,7 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
     key = None if probed is None else cache_key(module, weight, name)
     formulas = None if probed is None or key is None else probed.get(key)
     if formulas is None:
-        formulas = probe(module, weight, eps, name)
+        formulas = probe(module, weight, eps, name, takes_gate(base_of(module)))
         if probed is not None and key is not None:
             probed[key] = formulas
     if not formulas:
@@ -65,19 +65,28 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
     return formulas, eps_name
 
 
-def input_name(cls: type[nn.Module]) -> str:
-    """Return the name of the only argument of the class's forward. Raise `Unsuitable` unless it takes one argument."""
+def input_names(cls: type[nn.Module]) -> list[str]:
+    """Return the names of the arguments of the class's forward: one tensor, or a tensor and a gate.
+
+    Raise `Unsuitable` if it takes other arguments.
+    """
     _self, *parameters = inspect.signature(cls.forward).parameters.values()
     names = ", ".join(str(parameter) for parameter in parameters)
-    if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise Unsuitable(f"its forward takes ({names}), expected one tensor")
-    return parameters[0].name
+    known = all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    if not known or not (len(parameters) == 1 or (len(parameters) == 2 and "gate" in parameters[1].name)):
+        raise Unsuitable(f"its forward takes ({names}), expected one tensor, or a tensor and a gate")
+    return [parameter.name for parameter in parameters]
+
+
+def takes_gate(cls: type[nn.Module]) -> bool:
+    """Whether the class's forward takes a tensor and a gate."""
+    return len(input_names(cls)) == 2
 
 
 def check_forward(cls: type[nn.Module]) -> None:
-    """Raise `Unsuitable` unless `cls.forward` takes one tensor."""
+    """Raise `Unsuitable` unless `cls.forward` takes one tensor, or a tensor and a gate."""
     try:
-        input_name(cls)
+        input_names(cls)
     except (TypeError, ValueError) as error:
         raise Unsuitable(f"the signature of its forward cannot be read: {error}") from None
 
@@ -160,4 +169,4 @@ def _hashable(value: Any) -> bool:
     return True
 
 
-__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_name", "is_candidate", "recognise", "weight_name"]
+__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_names", "is_candidate", "recognise", "takes_gate", "weight_name"]

@@ -135,9 +135,9 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
 def is_cheap(node: ast.expr) -> bool:
     """Whether the node may be computed more than once: a variable, a constant, a view, or a choice between them."""
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    parts = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
-    parts += (ast.UnaryOp, ast.USub, ast.Not, ast.IfExp)
-    return all(isinstance(part, parts) for part in ast.walk(node)) and all(
+    views = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
+    others = (ast.UnaryOp, ast.USub, ast.Not, ast.IfExp)
+    return all(isinstance(part, (*views, *others)) for part in ast.walk(node)) and all(
         isinstance(call.func, ast.Attribute) and call.func.attr in VIEWS and not is_self(call.func.value)
         for call in calls
     )

@@ -320,7 +320,7 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
 
     For example, images whose channels are last in memory have the order 0, 2, 3, 1.
     """
-    orders = [sorted(range(x.dim()), key=lambda dim: -x.stride(dim)) for x in tensors]  # noqa: B023
+    orders = [sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True) for x in tensors]
     same = all(order == orders[0] and x.stride(order[-1]) == 1 for x, order in zip(tensors, orders, strict=True))
     return orders[0] if same else None
 

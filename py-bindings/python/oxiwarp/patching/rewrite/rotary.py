@@ -34,7 +34,8 @@ the table or ("wide_angles") in float32. Other forms are "complex", "wide_comple
 computes in float64) and "matrices" (a 2 x 2 matrix for each pair of columns)."""
 VARIANTS = ("back", "last", "apart", "wide")
 """Rare kinds of rotations. "back": by the negative angle. "last": of the last columns instead of the first ones.
-"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones. "wide": of 16-bit queries to a float32 result."""
+"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones. "wide": of
+16-bit queries, with a float32 result."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
 
@@ -314,7 +315,7 @@ def match(
     results = results if isinstance(results, tuple | list) else (results,)
     if len(results) != count:
         return None
-    dtype = getattr(results[0], "dtype", None)
+    dtype: Any = getattr(results[0], "dtype", None)
     for x, y in zip(heads, results, strict=True):
         if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != dtype or dtype not in (x.dtype, torch.float32):
             return None

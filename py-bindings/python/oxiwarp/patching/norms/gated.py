@@ -1,0 +1,79 @@
+"""The forward of a replaced RMSNorm with a gate, as in Mamba 2 and Qwen3-Next. It runs one kernel if it can."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...ops._register import PLAIN
+from ...ops.rms_norm_gated import rms_norm_gated
+from ..class_swap import RECIPE
+from ..inductor import is_decoders, is_few
+from ..sites import RAN, SITES, UNSUPPORTED, Site
+from .forward import NormRecipe, parameters
+from .recognise import input_names
+
+
+class GatedNormRecipe(NormRecipe):
+    """Data of a replaced norm whose forward takes a gate. The formulas are `GatedFormula`."""
+
+    def methods(self, base: Any) -> dict[str, Any]:
+        """Return the new forward of a subclass of `base`, under the name "forward"."""
+        names = input_names(base)
+        decodes = is_decoders(base)
+        site = Site("rms_norm_gated")
+
+        @functools.wraps(base.forward)
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if len(args) + len(kwargs) == 2 and RECIPE in module.__dict__:
+                given = dict(zip(names, args, strict=False)) | kwargs
+                x, gate = (given.get(name) for name in names)
+                y = None if decodes and is_few(x) else run(module, self, x, gate)
+                if y is not None:
+                    site.note(RAN)
+                    return y
+            site.note(UNSUPPORTED)
+            return base.forward(module, *args, **kwargs)
+
+        return {"forward": forward, SITES: [site]}
+
+
+def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | None:
+    """Return the kernel's result, or None if the original forward must run.
+
+    The conditions are those of a norm without a gate. The gate must have the shape and device of `x`. If `x` is
+    float32, as the scans of Mamba 2 are, gate and weight may have 16 bits, because the original forward casts them.
+    """
+    found = parameters(module, recipe, x)
+    if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:
+        return None
+    weight, eps, formula = found
+    known = gate.dtype == x.dtype if weight is None else recipe.formulas.get((x.dtype, gate.dtype)) == formula
+    if not known or not are_rows(x, gate):
+        return None
+    if x.dtype == torch.float32:
+        gate, weight = gate.float(), None if weight is None else weight.float()
+    rounding = "before_weight" if formula.round_before_weight else "once"
+    how: dict[str, Any] = {"activation": formula.activation, "gate_first": formula.gate_first}
+    return rms_norm_gated(x, gate, weight, eps, rounding=rounding, **how)
+
+
+def are_rows(x: Tensor, gate: Tensor) -> bool:
+    """Whether the kernel can read both tensors: the dimensions before the last one merge into at most two.
+
+    The dimensions of `x` must be in order, so that the result has the strides of torch's result.
+    """
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
+    if x.stride(-1) != 1 or gate.stride(-1) != 1 or strides != sorted(strides, reverse=True):
+        return False
+    levels, inner = 0, -1
+    for dim in range(x.dim() - 2, -1, -1):
+        if x.shape[dim] == 1:
+            continue
+        merges = inner >= 0 and all(own.stride(dim) == own.stride(inner) * own.shape[inner] for own in (x, gate))
+        levels, inner = levels + (not merges), dim
+    return levels <= 2 and 0 not in gate.stride()
+
+
+__all__ = ["GatedNormRecipe"]
