@@ -218,7 +218,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
     places: dict[int, set[Place]] = {}
     lines: dict[int, list[int]] = {}
     norms: set[Place] = set()
-    for node in ast.walk(rewritten.tree):
+    trees = [(rewritten.tree, indent), *((helper.tree, 0) for helper in rewritten.helpers.values())]
+    for node, indent in ((node, columns) for tree, columns in trees for node in ast.walk(tree)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or PREFIX not in node.func.id:
             continue
         at = index_of(node)

@@ -53,4 +53,4 @@ def is_head_norm(node: ast.AST) -> bool:
     )
 
 
-__all__ = ["WideNorms", "head_norms", "wideness"]
+__all__ = ["WideNorms", "head_norms", "is_head_norm", "wideness"]

@@ -213,8 +213,12 @@ def patched_source(x: Any) -> str:
     lines: list[str] = []
     for name in dict.fromkeys((recipe.method, *methods_of(base))):
         own = getattr(base, name)
-        before, after = ast.unparse(tree_of(undecorated(own))), rewritten_from(own).source  # type: ignore[union-attr]
-        lines += difflib.unified_diff(before.splitlines(), after.splitlines(), "original", "patched", lineterm="")
+        rewritten = rewritten_from(own)
+        assert isinstance(rewritten, Rewritten)
+        changed = [(own, rewritten.tree), *rewritten.helpers.values()]
+        for before, after in ((tree_of(undecorated(function)), tree) for function, tree in changed):
+            first, second = (ast.unparse(one).splitlines() for one in (before, after))
+            lines += difflib.unified_diff(first, second, "original", "patched", lineterm="")
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 import ast
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -11,6 +11,7 @@ from .blocks import Block, blocks
 from .flow import Read, evaluated_once, is_activation, is_self, is_simple
 from .formulas import CLASS, function_at
 from .head_norms import WideNorms, head_norms, wideness
+from .helpers import Helper, helper_name, helpers_of
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
 from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder, orders
@@ -81,6 +82,8 @@ class Rewritten:
 
     tree: ast.FunctionDef
     chains: list[Found]
+    helpers: dict[str, Helper] = field(default_factory=dict)
+    """Functions that the method calls and that have chains too, by name."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
         """Return the method whose original is `own`.
@@ -88,6 +91,7 @@ class Rewritten:
         `calls` has the function of each operator, which the method calls for its chains.
         """
         names = {f"{PREFIX}{op}": call for op, call in calls.items()}
+        names |= {helper_name(name): helper.bind(names) for name, helper in self.helpers.items()}
         return decorated(own, compiled(undecorated(own), copy.deepcopy(self.tree), names))
 
     @property
@@ -176,14 +180,19 @@ class Nested(ast.NodeTransformer):
 
 
 class Rewriting:
-    """Rewrites one method. `tree` is its syntax tree, if it was changed."""
+    """Rewrites one method. `tree` is its syntax tree, if it was changed.
 
-    def __init__(self, own: FunctionType, tree: ast.FunctionDef | None = None) -> None:
+    `found` has the chains of the method that calls a function. Those of the function are added.
+    """
+
+    def __init__(
+        self, own: FunctionType, tree: ast.FunctionDef | None = None, found: list[Found] | None = None
+    ) -> None:
         self.own = undecorated(own)
         self.tree = tree or tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
-        self.found: list[Found] = []
+        self.nested, self.found = found is not None, [] if found is None else found
         self.computed: dict[int, tuple[str, ast.expr]] = {}
         """Norms that are computed together with the sum before them: names of their variables, by `id` of the node.
         Without the node itself, a new node could get the `id` of a deleted one."""
@@ -201,7 +210,12 @@ class Rewriting:
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
         if self.found:
             check_source(self.own)
-        return Rewritten(ast.fix_missing_locations(self.tree), self.found)
+        helpers = {} if self.nested else helpers_of(self.tree, self.own, self.helper)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found, helpers)
+
+    def helper(self, function: FunctionType) -> ast.FunctionDef:
+        """Rewrite a function that the method calls, and return its changed syntax tree."""
+        return Rewriting(function, found=self.found).run().tree
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""

@@ -1,0 +1,70 @@
+"""Functions that a method calls and that contain chains, such as one that computes queries and keys for two processors.
+
+The rewritten method calls a rewritten copy of such a function. If the function was replaced after `patch`, it calls the
+new function.
+"""
+
+import ast
+import copy
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from .flow import Read
+from .head_norms import is_head_norm
+from .method import PREFIX, Unreadable, check_source, compiled, tree_of
+
+
+class Helper(NamedTuple):
+    """A function with chains (a `FunctionType`), and its changed syntax tree."""
+
+    function: Any
+    tree: ast.FunctionDef
+
+    def bind(self, names: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Return a function that returns the rewritten copy for the original function, and any other one unchanged."""
+        function, made = self.function, compiled(self.function, copy.deepcopy(self.tree), names)
+        return lambda now: made if now is function else now
+
+
+def helper_name(name: str) -> str:
+    """Return the name that a rewritten method uses for the function that chooses a helper."""
+    return f"{PREFIX}helper_{name}"
+
+
+def helpers_of(
+    tree: ast.FunctionDef, own: FunctionType, rewrite: Callable[[FunctionType], ast.FunctionDef]
+) -> dict[str, Helper]:
+    """Let a method call rewritten copies of the functions of its file that normalize queries or keys. Return these.
+
+    `rewrite` returns the changed syntax tree of a function.
+    """
+    local = Read(tree).stores | {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
+    found: dict[str, Helper] = {}
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        function = own.__globals__.get(name)
+        if name in local or not isinstance(function, FunctionType) or not is_helper(function, own):
+            continue
+        if name not in found:
+            found[name] = Helper(function, rewrite(function))
+        choice = ast.Call(ast.Name(helper_name(name), ast.Load()), [call.func], [])
+        call.func = ast.fix_missing_locations(ast.copy_location(choice, call.func))
+    return found
+
+
+def is_helper(function: FunctionType, own: FunctionType) -> bool:
+    """Whether a function of the file of `own` normalizes queries or keys, and a copy of it behaves as it does."""
+    inner = function.__closure__ or hasattr(function, "__wrapped__") or function.__qualname__ != function.__name__
+    if inner or function.__module__ != own.__module__:
+        return False
+    try:
+        found = any(is_head_norm(node) for node in ast.walk(tree_of(function)))
+        if found:
+            check_source(function)
+    except Unreadable:
+        return False
+    return found
+
+
+__all__ = ["Helper", "helper_name", "helpers_of"]
