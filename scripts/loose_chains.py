@@ -284,6 +284,13 @@ class Function:
         return any({"q", "k", "query", "key", "queries", "keys"} & set(name) for name in names)
 
 
+def factors_of(node: ast.expr) -> list[ast.expr]:
+    """Return the factors of a product, or nothing for another expression."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return []
+    return [part for side in (node.left, node.right) for part in (factors_of(side) or [side])]
+
+
 def is_one_plus(node: ast.expr) -> bool:
     """Whether the node is `1 + x` for a tensor `x`.
 
@@ -293,7 +300,7 @@ def is_one_plus(node: ast.expr) -> bool:
         return False
     for one, x in ((node.left, node.right), (node.right, node.left)):
         if isinstance(one, ast.Constant) and type(one.value) in (int, float) and one.value == 1:
-            if is_product(x) and any(isinstance(part, ast.Constant) for part in ast.walk(x)):
+            if any(isinstance(factor, ast.Constant) for factor in factors_of(x)):
                 return False
             name = name_of(stripped(x)) or (name_of(x.func) if isinstance(x, ast.Call) else "")
             return not INTEGERS.search(name or "1") and name not in ("tanh", "erf", "exp", "sqrt")

@@ -30,6 +30,7 @@ CHAINS = {
     "x = torch.linalg.vector_norm(x + y)": [],
     "x = torch.sigmoid(y) * self.factor": [],
     "x = 0.5 * x * (1 + torch.tanh(y))": [],
+    "x = y * (torch.log1p(position + 1.0) * self.attn_scale + 1.0)": ["modulation"],
     "x = 0.79788456 * y * (1 + 0.044715 * y * y)": [],
     "x = residual + gate.tanh() * y": ["gate", "tanh gate"],
     "x = cap * torch.tanh(x / cap)": [],
