@@ -5,6 +5,7 @@ method needs no check of its arguments, and adapters, hooks and other changes of
 """
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
-from .deferred import computed, joined
+from .deferred import LaterSum, computed, joined
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
@@ -60,8 +61,9 @@ class Calls(RotaryCalls):
         if isinstance(at, int):
             return None
         known = self.sites[at[0]].functions
-        same = (getattr(now, "__func__", now) is then for now, then in zip(at[1:], known, strict=True))
-        return None if all(same) else REPLACED
+        # Dynamo does not trace `getattr(now, "__func__", now)`.
+        found = [now.__func__ if isinstance(now, MethodType) else now for now in at[1:]]
+        return None if all([now is then for now, then in zip(found, known, strict=True)]) else REPLACED
 
     def attempt(self, at: At, run: Callable[[], Any]) -> Any:
         """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.
@@ -208,6 +210,28 @@ class Calls(RotaryCalls):
         """Compute the norm of a sum that nothing else reads. The arguments are those of `sum_and_norm`."""
         return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
 
+    def later_sum(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
+        """Return a `LaterSum`, or the sum if no kernel computes it together with a norm."""
+        if isinstance(self.branch(options, terms), str):
+            return self.sum_now(at, own, options, **terms)
+        return LaterSum(at, own, options, terms, self.sum_now)
+
+    def sum_now(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
+        """Compute a sum. `at` is None for a sum without a gate."""
+        return own(**terms) if at is None else self.gated_residual(at, own, options, **terms)
+
+    def norm_of_later(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute the norm of a sum, and the sum itself if it is not computed yet."""
+        x = given["x"]
+        if type(x) is LaterSum and x.total is None:
+            casts = given.get("target") is x
+            others = {f"norm_{name}": value for name, value in given.items() if name != "x" and value is not x}
+            x.total, normed = self.sum_and_norm(at, x.own, own, x.options, options, casts, **x.terms, **others)
+            x.terms = {}
+            return normed
+        given = {name: computed(value) for name, value in given.items()}
+        return own(**given) if options[0] == "plain_norm" else self.modulated_norm(at, own, options, **given)
+
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
@@ -218,6 +242,18 @@ class Calls(RotaryCalls):
             return own(**factors)
         made = self.attempt(at, lambda: op(gate, up, mode=self.mode))
         return own(**factors) if made is None else made
+
+    def gelu(self, at: int, function: Callable[..., Any], x: Any, approximate: str = "none") -> Any:
+        """Compute `F.gelu(x, approximate)`."""
+        why = operands.unusable(x, self.cpu_kernels) or (
+            "the activation was replaced" if function is not F.gelu else None
+        )
+        op = {"none": ops.gelu, "tanh": ops.gelu_tanh}.get(approximate)
+        if why or op is None:
+            self.site(at).note(why or "the GELU has another formula")
+            return function(x, approximate=approximate)
+        made = self.attempt(at, lambda: op(x, mode=self.mode))
+        return function(x, approximate=approximate) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
         """Count a chain that no kernel computes, and return its value."""
@@ -235,8 +271,9 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary",
-    "rotary_pair", "rotary_part", "deferred_norm", "head_norm", "attention", "unfused",
+    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
+    "gated_activation", "gelu", "rotary", "rotary_pair", "rotary_part", "deferred_norm", "head_norm", "attention",
+    "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

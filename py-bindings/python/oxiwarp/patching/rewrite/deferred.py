@@ -19,8 +19,9 @@ from .operands import FLOAT, Norm, norm_of, unusable
 
 
 class Deferred:
-    """Queries or keys that are not computed yet."""
+    """A tensor, such as queries or keys, that is not computed yet."""
 
+    __slots__ = ()
     shape: torch.Size
     dtype: torch.dtype
 
@@ -133,6 +134,27 @@ class Joined(Deferred):
         return torch.cat([computed(one) for one in self.held], self.dim)
 
 
+class LaterSum(Deferred):
+    """A sum that is not computed yet. The norm of the sum may compute it.
+
+    `own` is the original expression as a function of `terms`, and `options` are those of `Calls.sum_and_norm`.
+    """
+
+    __slots__ = ("at", "device", "dtype", "ndim", "options", "own", "run", "shape", "terms", "total")
+
+    def __init__(self, at: Any, own: Any, options: Any, terms: dict[str, Any], run: Callable[..., Any]) -> None:
+        x = terms["x"]
+        self.at, self.own, self.options, self.terms, self.run = at, own, options, terms, run
+        self.shape, self.dtype, self.device, self.ndim = x.shape, x.dtype, x.device, x.dim()
+        self.total: Any = None
+
+    def now(self) -> Any:
+        if self.total is None:
+            self.total = self.run(self.at, self.own, self.options, **self.terms)
+            self.terms = {}
+        return self.total
+
+
 def computed(x: Any) -> Any:
     """Return a tensor for a `Deferred`, and any other value unchanged."""
     return x.now() if isinstance(x, Deferred) else x
@@ -176,4 +198,4 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
     return unusable(x, cpu_kernels, permuted=True)
 
 
-__all__ = ["Deferred", "Joined", "Normed", "computed", "deferred", "joined", "original", "rejected"]
+__all__ = ["Deferred", "Joined", "LaterSum", "Normed", "computed", "deferred", "joined", "original", "rejected"]

@@ -15,11 +15,10 @@ from ..._cache import cache_weakly
 from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
 from ..inductor import is_decoders, is_few
 from ..sites import SITES, Site
-from .branches import rewritten as rewrite
 from .calls import FUNCTIONS, Options, calls
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, unknown_norm
-from .rewriter import Found, Rewritten
+from .rewriter import Found, Rewriting, Rewritten
 
 compiling = torch.compiler.is_compiling
 
@@ -136,7 +135,7 @@ def found_in(own: FunctionType) -> tuple[Found, ...] | str:
 def rewritten_from(own: FunctionType) -> Rewritten | str:
     """Return the rewritten method, or the reason why it cannot be rewritten."""
     try:
-        rewritten = rewrite(own)
+        rewritten = Rewriting(own).run()
         if rewritten.chains:
             rewritten.bind(own, dict.fromkeys(FUNCTIONS))
     except Unreadable as why:

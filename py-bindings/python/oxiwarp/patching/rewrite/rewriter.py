@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+import torch.nn.functional as F
+
 from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
-from .formulas import CLASS, function_at
+from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
+from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
 from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder
 from .rotary_rewriter import (
@@ -24,10 +27,11 @@ from .rotary_rewriter import (
     part_of,
     rotary_chain,
 )
+from .sums import LaterSums
 from .unfused import UNFUSED, unfused_chain
 
 SUM_AND_NORM = "sum_and_norm"
-ATTENTION = "attention"
+ATTENTION, GELU = "attention", "gelu"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 """Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
@@ -44,6 +48,7 @@ KERNELS = {
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
     (ROTARY,): ("qk_norm_rope", "rope"),
     (ATTENTION,): ("attention",),
+    (GELU,): ("gelu", "gelu_tanh"),
     (HEAD_NORM,): ("qk_norm_rope",),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
@@ -116,9 +121,9 @@ class Nested(ast.NodeTransformer):
             for chain in chains:
                 self.absorbed |= chain.used()
             return self.rewriting.call(chains, self)
-        if isinstance(node, ast.Call) and is_attention(node.func):
-            node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
-            node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
+        if isinstance(node, ast.Call) and (op := self.function_in_place_of(node)):
+            node.args = [ast.Constant(self.rewriting.add(Chain(op, node, {}))), node.func, *node.args]
+            node.func = ast.copy_location(ast.Name(PREFIX + op, ast.Load()), node)
         if id(node) not in self.known and isinstance(node, ast.expr) and (unfused := unfused_chain(node)):
             self.known |= {id(part) for part in ast.walk(node)}
             return self.rewriting.unfused(unfused, self.generic_visit(node))
@@ -144,6 +149,13 @@ class Nested(ast.NodeTransformer):
             return ()
         return () if is_sigmoid(found) and self.is_branch(node) else (found,)
 
+    def function_in_place_of(self, node: ast.Call) -> str:
+        """Return the name of the function that runs in the place of an attention or a GELU, or ""."""
+        if is_attention(node.func):
+            return ATTENTION
+        gelu = len(node.args) == 1 and value_of(node.func, self.rewriting.space) is F.gelu
+        return GELU if gelu and [word.arg for word in node.keywords] in ([], ["approximate"]) else ""
+
     def is_branch(self, node: ast.expr) -> bool:
         """Whether the statement assigns `node` to a variable that a later gated residual adds: `x + sigmoid(g) * y`."""
         block, statement = self.block, self.block.statements[self.at]
@@ -163,11 +175,11 @@ class Nested(ast.NodeTransformer):
 
 
 class Rewriting:
-    """Rewrites one method. `tree` is its syntax tree, if it was changed."""
+    """Rewrites one method."""
 
-    def __init__(self, own: FunctionType, tree: ast.FunctionDef | None = None) -> None:
+    def __init__(self, own: FunctionType) -> None:
         self.own = undecorated(own)
-        self.tree = tree or tree_of(self.own)
+        self.tree = tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.found: list[Found] = []
@@ -177,8 +189,11 @@ class Rewriting:
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
+        others = [node.body for node in ast.walk(self.tree) if isinstance(node, ast.If) and is_for_other_device(node)]
         for block in list(blocks(self.tree)):
-            self.rewrite(block)
+            if all(block.statements is not body for body in others):
+                self.rewrite(block)
+        LaterSums(self.tree, self.add, self.found).run()
         WideNorms().visit(self.tree)
         Deferring(self.tree).run()
         for call in head_norms(self.tree):
@@ -327,6 +342,9 @@ class Rewriting:
         """Add a chain to the report, and return its index."""
         names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
+        if chains[0].op == ACTIVATION and "act" in chains[0].operands:
+            op = activation_of(value_of(chains[0].operands["act"], self.space), chains[0].options["approximate"])
+            names = names if isinstance(op, str) else (op.__name__,)
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
@@ -342,6 +360,13 @@ def is_attention(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return function.attr in ATTENTIONS and not is_self(function.value)
     return isinstance(function, ast.Name) and function.id in ATTENTIONS
+
+
+def value_of(node: ast.expr, space: Mapping[str, Any]) -> Any:
+    """Return the value of a global variable such as `F`, or of an attribute of it such as `F.gelu`, or None."""
+    if isinstance(node, ast.Attribute):
+        return getattr(value_of(node.value, space), node.attr, None)
+    return space.get(node.id) if isinstance(node, ast.Name) and node.id != CLASS else None
 
 
 def class_of(method: FunctionType) -> Any:
