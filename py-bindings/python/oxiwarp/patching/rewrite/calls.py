@@ -272,8 +272,8 @@ class Calls(RotaryCalls):
 
 METHODS = (
     "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
-    "gated_activation", "gelu", "rotary", "rotary_pair", "rotary_part", "deferred_norm", "head_norm", "attention",
-    "unfused",
+    "gated_activation", "gelu", "rotary", "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm",
+    "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

@@ -134,6 +134,22 @@ class Joined(Deferred):
         return torch.cat([computed(one) for one in self.held], self.dim)
 
 
+class Rotated(Deferred):
+    """A query or a key that is rotated later, both with one call of `run`, as `run(out)`. `own` is its index."""
+
+    __slots__ = ("dtype", "heads", "held", "own", "run", "shape")
+
+    def __init__(self, heads: tuple[Any, Any], own: int, run: Callable[[Any], Any], held: list[Any]) -> None:
+        self.heads, self.own, self.run, self.held = heads, own, run, held
+        self.shape, self.dtype = heads[own].shape, heads[own].dtype
+
+    def now(self) -> Tensor:
+        if not self.held:
+            self.held[:] = self.run(None)
+        made: Tensor = self.held[self.own]
+        return made
+
+
 class LaterSum(Deferred):
     """A sum that is not computed yet. The norm of the sum may compute it.
 
@@ -198,4 +214,15 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
     return unusable(x, cpu_kernels, permuted=True)
 
 
-__all__ = ["Deferred", "Joined", "LaterSum", "Normed", "computed", "deferred", "joined", "original", "rejected"]
+__all__ = [
+    "Deferred",
+    "Joined",
+    "LaterSum",
+    "Normed",
+    "Rotated",
+    "computed",
+    "deferred",
+    "joined",
+    "original",
+    "rejected",
+]

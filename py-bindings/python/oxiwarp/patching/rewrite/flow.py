@@ -312,7 +312,10 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
                 continue
             value = node.iter if isinstance(node, ast.For) else node.value
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {name for target in targets for name in Read(target).stores} | shared_by(value, calls)
+            names, shared = {name for target in targets for name in Read(target).stores}, shared_by(value, calls)
+            if isinstance(value, ast.Call) and not shared and not calls:
+                continue  # the tensors in the result of a module are different tensors
+            names |= shared
             group = set().union(names, *(groups.get(name, set()) for name in names))
             groups.update(dict.fromkeys(group, group))
         made.append(groups)

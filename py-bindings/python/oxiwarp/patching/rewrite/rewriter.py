@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
 from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
+from .joins import Joins
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
 from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder
 from .rotary_rewriter import (
+    JOINED_PAIR,
     ROTARY,
     ROTARY_PAIR,
     ROTARY_PART,
@@ -50,6 +52,7 @@ KERNELS = {
     (ATTENTION,): ("attention",),
     (GELU,): ("gelu", "gelu_tanh"),
     (HEAD_NORM,): ("qk_norm_rope",),
+    (JOINED_PAIR,): ("qk_norm_rope",),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -195,6 +198,7 @@ class Rewriting:
                 self.rewrite(block)
         LaterSums(self.tree, self.add, self.found).run()
         WideNorms().visit(self.tree)
+        Joins(self.tree, self.add).run()
         Deferring(self.tree).run()
         for call in head_norms(self.tree):
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))

@@ -173,8 +173,8 @@ def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
             break
     if found is None or sum(one == name for one in free_names(statement)) != 1:
         return None
-    before = evaluated_before(statement, name)
-    return found if before is not None and not any(Read(part).effects for part in before) else None
+    before = [part for part in evaluated_before(statement, name) or () if not isinstance(part, ast.Lambda)]
+    return None if any(Read(part).effects for part in before) else found
 
 
 def may_test(test: ast.expr, name: str) -> bool:
