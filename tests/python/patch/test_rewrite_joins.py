@@ -1,4 +1,4 @@
-"""Tests of joint attention: norms and rotations of two streams write into the concatenated queries and keys."""
+"""Tests of concatenations into which kernels write: norms and rotations of joint attention, and activations."""
 
 from collections import Counter
 
@@ -215,3 +215,90 @@ def test_gradients(device):
         found.append([x.grad for x in (*heads, *module.parameters())])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+
+
+class Parallel(nn.Module):
+    """The end of FLUX.1's single block: attention and feed-forward, concatenated."""
+
+    def __init__(self, act=None):
+        super().__init__()
+        self.act = act or nn.GELU(approximate="tanh")
+        self.up, self.attn = nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        attended = self.attn(x)
+        return torch.cat([attended, hidden], dim=2)
+
+
+class Assigned(Parallel):
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        attended = self.attn(x)
+        hidden = torch.cat([attended, hidden], -1)
+        return hidden
+
+
+class Twice(Parallel):
+    """The activation is read by another statement too."""
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        both = torch.cat([x, hidden], dim=-1)
+        return both * hidden.sum()
+
+
+class Changed(Parallel):
+    """The argument of the activation is changed before the concatenation."""
+
+    def forward(self, x):
+        y = x * 2
+        hidden = self.act(y)
+        y.mul_(2)
+        both = torch.cat([x, hidden], dim=-1)
+        return both
+
+
+class Branch(Parallel):
+    """The variable has another value on a path between the statements."""
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        if x.shape[0] == 2:
+            hidden = x
+        both = torch.cat([x, hidden], dim=-1)
+        return both
+
+
+def parallel(module, x):
+    """Return the results without and with `patch`, and the operators that ran."""
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
+    with Count() as count:
+        made = module(x)
+    return own, made, count.seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", [None, nn.SiLU, nn.GELU])
+def test_activations(act, dtype, device):
+    module, x = Assigned(act and act()).to(device, dtype), random((2, 5, DIM), dtype, device)
+    own, made, seen = parallel(module, x)
+    close([made], [own])
+    assert seen["activation_out"] == 1 and seen["cat"] == 0
+    torch.compiler.reset()
+    close([torch.compile(module, backend="eager", fullgraph=True)(x)], [own])
+    with torch.enable_grad():
+        y = x.clone().requires_grad_()
+        assert torch.autograd.grad(module(y).sum(), y)[0].isfinite().all()
+    seen = []
+    module.act.register_forward_hook(lambda *of: seen.append(1))
+    module(x)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("make", [Twice, Changed, Branch, lambda: Assigned(nn.Tanh()), Parallel])
+def test_other_activations(make, device):
+    """Other methods, and an activation without a kernel, give the original result."""
+    own, made, _ = parallel(make().to(device), random((2, 5, DIM), torch.float32, device))
+    close([made], [own])

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import ops
+from ...ops._register import may_write, needs_grad
 from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
-from .deferred import LaterSum, computed, joined
+from .deferred import LaterActivation, LaterSum, computed, joined
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
@@ -255,6 +256,20 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: op(x, mode=self.mode))
         return function(x, approximate=approximate) if made is None else made
 
+    def later_activation(self, at: int, act: Any, x: Any) -> Any:
+        """Return a `LaterActivation`, or `act(x)` if no kernel may write it into a part of a tensor."""
+        if compiling() or operands.unusable(x, self.cpu_kernels) or needs_grad(x) or not may_write(x):
+            return act(x)
+        op = operands.plain_activation(act)
+        return act(x) if isinstance(op, str) or not x.is_contiguous() else LaterActivation(op, x, self.mode)
+
+    def joined_activation(self, at: int, cat: Callable[..., Any], parts: Any, dim: int = 0) -> Any:
+        """Return `cat(parts, dim)`. The kernel of a `LaterActivation` writes there."""
+        made = None
+        if any([isinstance(x, LaterActivation) for x in parts]) and cat is torch.cat:
+            made = self.attempt(at, lambda: written_parts(parts, dim))
+        return cat([computed(x) for x in parts], dim) if made is None else made
+
     def unfused(self, at: int, value: Any, reason: str) -> Any:
         """Count a chain that no kernel computes, and return its value."""
         self.site(at).note(reason)
@@ -273,7 +288,7 @@ class Calls(RotaryCalls):
 METHODS = (
     "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
     "gated_activation", "gelu", "rotary", "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm",
-    "attention", "unfused",
+    "later_activation", "joined_activation", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}
@@ -285,6 +300,26 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
     made = Calls(how, sites)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
+
+
+def written_parts(parts: list[Any], dim: int) -> Tensor:
+    """Return the concatenation of tensors and activations. Raise RuntimeError if it needs `torch.cat`."""
+    like = next(x for x in parts if isinstance(x, LaterActivation))
+    shape, at = list(like.shape), dim % len(like.shape)
+    rest = shape[:at] + shape[at + 1 :]
+    for x in parts:
+        own = list(x.shape)
+        known = isinstance(x, LaterActivation) or (operands.is_plain(x) and not needs_grad(x) and may_write(x))
+        if not known or x.dtype != like.dtype or own[:at] + own[at + 1 :] != rest:
+            raise RuntimeError("the parts differ, or autograd records the concatenation")
+    shape[at] = sum(x.shape[at] for x in parts)
+    out = like.x.new_empty(shape)
+    for x, place in zip(parts, out.split([x.shape[at] for x in parts], at), strict=True):
+        if isinstance(x, LaterActivation):
+            x.op(x.x, mode=x.mode, out=place)
+        else:
+            place.copy_(x)
+    return out
 
 
 def added(x: Tensor, y: Tensor) -> Tensor:

@@ -150,6 +150,18 @@ class Rotated(Deferred):
         return made
 
 
+class LaterActivation(Deferred):
+    """The activation of `x`, which `op` computes."""
+
+    __slots__ = ("dtype", "mode", "op", "shape", "x")
+
+    def __init__(self, op: Callable[..., Tensor], x: Tensor, mode: str) -> None:
+        self.op, self.x, self.mode, self.shape, self.dtype = op, x, mode, x.shape, x.dtype
+
+    def now(self) -> Tensor:
+        return self.op(self.x, mode=self.mode)
+
+
 class LaterSum(Deferred):
     """A sum that is not computed yet. The norm of the sum may compute it.
 
@@ -217,6 +229,7 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
 __all__ = [
     "Deferred",
     "Joined",
+    "LaterActivation",
     "LaterSum",
     "Normed",
     "Rotated",

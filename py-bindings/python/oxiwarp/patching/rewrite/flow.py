@@ -22,7 +22,7 @@ METHODS = frozenset((
 """Methods that neither change a tensor nor run other modules."""
 FUNCTIONS = frozenset((
     "cat", "chunk", "float", "gelu", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range",
-    "silu", "tanh", "tuple", "zip",
+    "silu", "tanh", "tuple", "where", "zip",
 ))
 """Functions with the same property, also as attributes of a module such as `torch.cat`."""
 # fmt: on

@@ -1,19 +1,21 @@
-"""Finds concatenations of queries and of keys, whose parts kernels write into one tensor.
+"""Finds concatenations whose parts kernels write into one tensor. The parts are not computed before: see `Deferred`.
 
 Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`. Its parts may
-be norms or rotations that are not computed yet: see `Deferred`.
+be norms or rotations. `torch.cat([x, act(linear(y))])` becomes a call of `joined_activation`, also if the activation is
+the value of a variable.
 """
 
 import ast
 from collections.abc import Callable
 from typing import Any
 
-from .flow import is_norm
+from .flow import Read, is_activation, is_norm, is_self
 from .method import PREFIX
 from .patterns import Chain
 from .rotary_rewriter import JOINED_PAIR, ROTATIONS, assigned, is_cat
 
 PAIR = PREFIX + "rotary_pair"
+LATER_ACTIVATION, JOINED_ACTIVATION = "later_activation", "joined_activation"
 
 
 class Joins:
@@ -41,6 +43,7 @@ class Joins:
                 if isinstance(block, list):
                     for at in range(len(block) - 1):
                         self.replace(block, at)
+                        self.activation(block, at)
 
     def replace(self, block: list[ast.stmt], at: int) -> None:
         """Replace statement `at` and the next one if they concatenate queries and keys alike."""
@@ -75,6 +78,36 @@ class Joins:
             if set(own_names) <= set(names) and sorted(read) == sorted(own_names):
                 pair.value.args.append(ast.Constant(True))  # type: ignore[attr-defined]
 
+    def activation(self, block: list[ast.stmt], at: int) -> None:
+        """Let a concatenation take the activation of statement `at`, if only the concatenation reads its result."""
+        own = assigned(block[at])
+        if own is None or not isinstance(own[1], ast.Call) or not is_activation_of_call(own[1]):
+            return
+        name, call = own
+        readers = [node for node in self.loads if node.id == name and node.lineno > call.lineno]
+        for statement in block[at + 1 :]:
+            value = assigned(statement)
+            cat: Any = None if value is None else value[1]
+            parts = cat.args[0].elts if cat is not None and is_cat(cat) else []
+            ends = value is not None and value[0] == name  # later statements read the concatenation
+            read = [node for node in readers if not ends or node.lineno <= cat.end_lineno]
+            if len(read) == 1 and any(part is read[0] for part in parts) and len(parts) > 1:
+                index = ast.Constant(self.add(Chain(JOINED_ACTIVATION, call, {"act": call.func})))
+                call.args = [index, call.func, *call.args]
+                call.func = ast.copy_location(ast.Name(PREFIX + LATER_ACTIVATION, ast.Load()), call)
+                cat.args = [index, cat.func, *cat.args]
+                cat.func = ast.copy_location(ast.Name(PREFIX + JOINED_ACTIVATION, ast.Load()), cat)
+                return
+            if name in Read(statement).stores:
+                return
+
+
+def is_activation_of_call(call: ast.Call) -> bool:
+    """Whether a call is `self.act(linear(x))`. Only the call knows the activation's argument, so it may run later."""
+    inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    own = isinstance(call.func, ast.Attribute) and is_self(call.func.value) and is_activation(call.func)
+    return own and isinstance(inner, ast.Call) and Read(inner).effects
+
 
 def is_pair(node: ast.expr) -> bool:
     """Whether the node rotates queries and keys."""
@@ -86,4 +119,4 @@ def targets(statement: ast.Assign) -> list[str]:
     return [part.id for part in statement.targets[0].elts]  # type: ignore[attr-defined]
 
 
-__all__ = ["Joins"]
+__all__ = ["JOINED_ACTIVATION", "Joins"]

@@ -309,6 +309,16 @@ def activation_of(act: Any, approximate: str) -> Any:
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
+def plain_activation(act: Any) -> Any:
+    """Return the operator of `act(x)` for an activation module, or a reason."""
+    op = activation_of(act, "")
+    return (
+        op
+        if isinstance(op, str)
+        else getattr(ops, op.__name__.removesuffix("_and_mul"), "the activation has no kernel")
+    )
+
+
 def not_halves(gate: Tensor, up: Any) -> str | None:
     """Return the reason why the kernel of a gated activation cannot read both tensors, or None."""
     if not is_like(up, gate):
@@ -330,6 +340,7 @@ __all__ = [
     "modulation",
     "norm_of",
     "not_halves",
+    "plain_activation",
     "unknown_norm",
     "unscaled",
     "unmodulated",

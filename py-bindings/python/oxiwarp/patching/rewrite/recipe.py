@@ -17,7 +17,7 @@ from ..inductor import is_decoders, is_few
 from ..sites import SITES, Site
 from .calls import FUNCTIONS, Options, calls
 from .method import Unreadable, tree_of, undecorated
-from .operands import activation_of, unknown_norm
+from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import Found, Rewriting, Rewritten
 
 compiling = torch.compiler.is_compiling
@@ -56,14 +56,22 @@ class RewrittenRecipe:
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
         new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels, self.attention), sites))
 
-        decodes = is_decoders(base)
+        decodes, inlined = is_decoders(base), tuple(rewritten.inlined.items())
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
             return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
 
-        return run, sites
+        @functools.wraps(own)
+        def run_if_known(self: Any, *args: Any, **kwargs: Any) -> Any:
+            cls, held = type(self), self.__dict__
+            for name, method in inlined:
+                if getattr(cls, name, None) is not method or name in held:
+                    return own(self, *args, **kwargs)
+            return run(self, *args, **kwargs)
+
+        return run_if_known if inlined else run, sites
 
     def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
@@ -115,8 +123,12 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator of a product `act(gate) * up`, or a reason. `chain.act` names the attribute of `x`."""
-    return activation_of(getattr(x, chain.act, None), "")
+    """Return the operator of a product `act(gate) * up` or of `act(x)`, or a reason.
+
+    `chain.act` names the attribute of `x`.
+    """
+    act = getattr(x, chain.act, None)
+    return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:
@@ -173,7 +185,7 @@ def methods_of(cls: type) -> tuple[str, ...]:
     """Return the names of the methods of `cls` that have chains. `forward` or `__call__` comes first.
 
     The other methods are those of base classes in the file of `cls` or of its `forward`. A method whose formula is part
-    of a chain of another method is left out.
+    of a chain of another method, or whose statements are part of another method, is left out.
     """
     main = main_method(cls)
     if main is None:
@@ -185,6 +197,8 @@ def methods_of(cls: type) -> tuple[str, ...]:
     found = {name: found_in(own) for name, own in methods.items() if is_own(own)}
     chains = {name: made for name, made in found.items() if made and not isinstance(made, str)}
     inlined = [part for made in chains.values() for chain in made for part in chain.functions.values()]
+    for name in chains:
+        inlined += rewritten_from(methods[name]).inlined.values()  # type: ignore[union-attr]
     return tuple(name for name in chains if not any(methods[name] is part for part in inlined))
 
 

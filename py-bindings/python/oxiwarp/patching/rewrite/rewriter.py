@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
 from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
-from .joins import Joins
+from .inline import Inlining
+from .joins import JOINED_ACTIVATION, Joins
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
@@ -53,6 +54,7 @@ KERNELS = {
     (GELU,): ("gelu", "gelu_tanh"),
     (HEAD_NORM,): ("qk_norm_rope",),
     (JOINED_PAIR,): ("qk_norm_rope",),
+    (JOINED_ACTIVATION,): ("gelu", "gelu_tanh", "silu", "relu2"),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -84,6 +86,8 @@ class Rewritten:
 
     tree: ast.FunctionDef
     chains: list[Found]
+    inlined: dict[str, FunctionType]
+    """The methods of the class whose statements are part of the method, by name."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
         """Return the method whose original is `own`.
@@ -192,6 +196,8 @@ class Rewriting:
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
+        inlining = Inlining(self.tree, self.space[CLASS], self.own.__globals__)
+        inlining.run()
         others = [node.body for node in ast.walk(self.tree) if isinstance(node, ast.If) and is_for_other_device(node)]
         for block in list(blocks(self.tree)):
             if all(block.statements is not body for body in others):
@@ -206,7 +212,7 @@ class Rewriting:
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
         if self.found:
             check_source(self.own)
-        return Rewritten(ast.fix_missing_locations(self.tree), self.found)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined)
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import ops
 from ...ops._register import PLAIN, may_write, needs_grad
 from ..fusions.core.operands import as_rows
-from ..sites import Site
+from ..sites import RAN, Site
 from .deferred import Deferred, Joined, Normed, Rotated, computed, deferred, rejected
 from .operands import FLOAT
 from .rotary import (
@@ -78,6 +78,7 @@ class RotaryCalls:
             def run(out: Any) -> Any:
                 if out is not None:
                     offset = found.offset(heads[0], leaves)
+                    self.site(at).note(RAN)
                     return normed(found, heads, found.tables(leaves, heads[0].dtype), self.mode, out, offset)
                 made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
                 return made or (self.rotated(at, own, given, ""), self.rotated(at, own, second, ""))
