@@ -20,6 +20,7 @@ from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
 from .deferred import LaterActivation, LaterSum, computed, joined
+from .factor_norms import eps_of
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
@@ -93,10 +94,20 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: gated_residual(rows_of(terms["x"], y), gate, self.mode))
         return own(**terms) if made is None else made
 
-    def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Tensor, Tensor | None] | str:
-        """Return the branch and the gate of a sum. The gate is None for `x + y`."""
+    def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
+        """Return the branch and the gate of a sum, and for a branch with a norm its eps, or a reason.
+
+        The gate is None for `x + y`.
+        """
+        x, y = terms["x"], terms.get("y")
+        if options[0] == "tanh_sum":
+            gate = terms["gate"]
+            why = operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, gate)
+            if why or not operands.is_like(y, x) or gate.dtype != x.dtype:
+                return why or operands.DTYPES
+            eps = eps_of(terms["norm"], x)
+            return eps if isinstance(eps, str) else (y, gate, eps)
         if options[0] == "plain_sum":
-            x, y = terms["x"], terms["y"]
             why = operands.unusable(x, self.cpu_kernels)
             return why or ((y, None) if operands.is_like(y, x) else "the terms differ in shape or dtype")
         x, a, b = terms["x"], terms["a"], terms["b"]
@@ -219,19 +230,70 @@ class Calls(RotaryCalls):
 
     def sum_now(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
         """Compute a sum. `at` is None for a sum without a gate."""
-        return own(**terms) if at is None else self.gated_residual(at, own, options, **terms)
+        if at is None:
+            return own(**terms)
+        run = self.tanh_sum if options[0] == "tanh_sum" else self.gated_residual
+        return run(at, own, options, **terms)
 
     def norm_of_later(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
         """Compute the norm of a sum, and the sum itself if it is not computed yet."""
         x = given["x"]
-        if type(x) is LaterSum and x.total is None:
+        if type(x) is LaterSum and options[0] == "factor_norm":
+            return self.factor_norm_of(at, own, options, x, given)
+        if type(x) is LaterSum and x.total is None and x.options[0] != "tanh_sum":
             casts = given.get("target") is x
             others = {f"norm_{name}": value for name, value in given.items() if name != "x" and value is not x}
             x.total, normed = self.sum_and_norm(at, x.own, own, x.options, options, casts, **x.terms, **others)
             x.terms = {}
             return normed
         given = {name: computed(value) for name, value in given.items()}
-        return own(**given) if options[0] == "plain_norm" else self.modulated_norm(at, own, options, **given)
+        if options[0] == "plain_norm":
+            return own(**given)
+        run = self.factor_norm if options[0] == "factor_norm" else self.modulated_norm
+        return run(at, own, options, **given)
+
+    def tanh_sum(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
+        """Compute `x + norm(y, torch.tanh(gate))`."""
+        why, made = self.replaced(at) or self.branch(options, terms), None
+        if isinstance(why, str):
+            self.site(at).note(why)
+        else:
+            x, y, gate, eps = *rows_of(terms["x"], terms["y"]), terms["gate"], why[2]
+            made = self.attempt(at, lambda: ops.residual_tanh_gated_rms_norm(x, y, gate, eps))
+        return own(**terms) if made is None else made
+
+    def factor_norm(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
+        """Compute `norm(x, 1 + scale)`."""
+        x, scale = given["x"], given["scale"]
+        eps, made = self.replaced(at) or self.scaled(options, x, given["norm"], scale), None
+        if isinstance(eps, str):
+            self.site(at).note(eps)
+        else:
+            made = self.attempt(at, lambda: ops.modulated_rms_norm(as_rows(x), scale, eps))
+        return own(**given) if made is None else made
+
+    def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
+        """Compute `norm(x, 1 + scale)` and, if it is not computed yet, the sum `x`."""
+        if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
+            found = self.branch(x.options, x.terms)
+            scale, first = given["scale"], x.terms["x"]
+            eps = self.scaled(options, first, given["norm"], scale)
+            if not isinstance(found, str) and found[2] == eps:
+                rows, gate = rows_of(first, x.terms["y"]), x.terms["gate"]
+                run = ops.residual_tanh_gated_rms_norm_modulated
+                made = self.attempt(at, lambda: run(*rows, gate, scale, eps))
+                if made is not None:
+                    normed, x.total = made
+                    x.terms = {}
+                    return normed
+        return self.factor_norm(at, own, options, **{**given, "x": x.now()})
+
+    def scaled(self, options: tuple[Any, ...], x: Any, norm: Any, scale: Any) -> float | str:
+        """Return the eps of `norm(x, 1 + scale)`, or a reason."""
+        if why := operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, scale):
+            return why
+        exact = scale.dtype == operands.FLOAT or (options[1] and scale.dtype == x.dtype)  # 1 + scale is float32
+        return eps_of(norm, x) if exact else operands.DTYPES
 
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""
@@ -287,8 +349,8 @@ class Calls(RotaryCalls):
 
 METHODS = (
     "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
-    "gated_activation", "gelu", "rotary", "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm",
-    "later_activation", "joined_activation", "attention", "unfused",
+    "tanh_sum", "factor_norm", "gated_activation", "gelu", "later_activation", "joined_activation", "rotary",
+    "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed}

@@ -18,12 +18,13 @@ from .expressions import (
     without_cast,
     without_float,
 )
-from .flow import Block, Read, is_activation, shared_by
+from .flow import Block, Read, is_activation, is_norm, shared_by
 from .formulas import formula_of, function_at, function_name, is_cheap
 from .method import PREFIX
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION, MODULATION = "gated_activation", "modulation"
+FACTOR_NORM, TANH_SUM = "factor_norm", "tanh_sum"
 
 
 @dataclass
@@ -240,7 +241,10 @@ class Finder:
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
-        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, MODULATION, ACTIVATION)):
+        for pattern in (
+            getattr(self, name)
+            for name in patterns or (MODULATED, FACTOR_NORM, TANH_SUM, GATED, MODULATION, ACTIVATION)
+        ):
             self.start()
             found = pattern(node)
             if found and found.keeps_order() and found.evaluates_once():
@@ -342,6 +346,33 @@ class Finder:
             return self.chain(MODULATION, node, {"x": x, "scale": scale, "shift": shift, "target": target}, wide=wide)
         return None
 
+    def factor_norm(self, node: ast.expr) -> Chain | None:
+        """Match `norm(x, 1 + scale)`, a norm that multiplies by its second argument. `scale` may be cast to float32."""
+        found = with_factor(node)
+        if found is None:
+            return None
+        norm, x, factor = found
+        scale = self.scale_of(factor)
+        if scale is None or not is_value(scale):
+            return None
+        scale, wide = without_float(scale)
+        return self.chain(FACTOR_NORM, node, {"norm": norm, "x": x, "scale": scale}, wide=wide)
+
+    def tanh_sum(self, node: ast.expr) -> Chain | None:
+        """Match `x + norm(y, torch.tanh(gate))`, also with views of the result of `tanh`."""
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            return None
+        for x, other in ((node.left, node.right), (node.right, node.left)):
+            found = with_factor(self.see(other))
+            gate = None if found is None else without_tanh(found[2])
+            if found is None or gate is None or not is_value(x):
+                continue
+            norm, y, factor = found
+            chain = self.chain(TANH_SUM, node, {"x": x, "norm": norm, "y": y, "gate": gate})
+            chain.inlined[id(factor)] = tanh_of(gate)
+            return chain
+        return None
+
     def gated_activation(self, node: ast.expr) -> Chain | None:
         """Match `activation(gate) * up` and `gate.sigmoid() * up`."""
         for first, up in orders(self.see(node) if isinstance(node, ast.Call) else node):
@@ -378,6 +409,36 @@ class Finder:
         return None
 
 
+def with_factor(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+    """Split `norm(x, factor)` into norm, `x` and factor, or return None for another expression."""
+    if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords or not is_norm(node.func):
+        return None
+    x, factor = node.args
+    plain = isinstance(node.func, ast.Attribute) and not isinstance(x, ast.Starred) and is_value(factor)
+    return (node.func, x, factor) if plain else None
+
+
+def without_tanh(node: ast.expr) -> ast.expr | None:
+    """Return `gate.unsqueeze(1)` for `torch.tanh(gate).unsqueeze(1)` and `gate.tanh().unsqueeze(1)`, or None."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr == "tanh" and not node.keywords:
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F")
+        parts = node.args if of_torch else [node.func.value, *node.args]
+        return parts[0] if len(parts) == 1 else None
+    inner = without_tanh(node.func.value) if node.func.attr in ("unsqueeze", "view", "reshape") else None
+    if inner is None:
+        return None
+    view = ast.Attribute(inner, node.func.attr, ast.Load())
+    return ast.copy_location(ast.Call(ast.copy_location(view, node), node.args, node.keywords), node)
+
+
+def tanh_of(gate: ast.expr) -> ast.expr:
+    """Return `gate.tanh()`."""
+    method = ast.copy_location(ast.Attribute(gate, "tanh", ast.Load()), gate)
+    return ast.copy_location(ast.Call(method, [], []), gate)
+
+
 def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
     """Return the two factors of a product in both orders, or nothing for another expression."""
     if not isinstance(product, ast.BinOp) or not is_product(product):
@@ -399,11 +460,13 @@ def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lamb
 
 __all__ = [
     "ACTIVATION",
+    "FACTOR_NORM",
     "GATED",
     "MODULATED",
     "MODULATION",
     "NORM",
     "SUM",
+    "TANH_SUM",
     "Chain",
     "Finder",
     "function_of",

@@ -16,6 +16,7 @@ from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
 from ..inductor import is_decoders, is_few
 from ..sites import SITES, Site
 from .calls import FUNCTIONS, Options, calls
+from .factor_norms import probe
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import Found, Rewriting, Rewritten
@@ -116,6 +117,8 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
         return "patch was called without attention=True"
     if chain.owner:
         return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
+    if chain.factor:
+        return probe(getattr(x, chain.norm, None))
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
     op = activation(x, chain) if chain.act else None

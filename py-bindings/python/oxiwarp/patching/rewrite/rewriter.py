@@ -17,7 +17,18 @@ from .joins import JOINED_ACTIVATION, Joins
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
-from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder
+from .patterns import (
+    ACTIVATION,
+    FACTOR_NORM,
+    GATED,
+    MODULATED,
+    MODULATION,
+    NORM,
+    SUM,
+    TANH_SUM,
+    Chain,
+    Finder,
+)
 from .rotary_rewriter import (
     JOINED_PAIR,
     ROTARY,
@@ -49,6 +60,8 @@ KERNELS = {
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
+    (FACTOR_NORM,): ("ada_norm",),
+    (TANH_SUM,): ("residual_tanh_gated_rms_norm",),
     (ROTARY,): ("qk_norm_rope", "rope"),
     (ATTENTION,): ("attention",),
     (GELU,): ("gelu", "gelu_tanh"),
@@ -78,6 +91,8 @@ class Found:
     """Why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
     """Name of the parameter, such as "attn", that holds the norm, or ""."""
+    factor: bool = False
+    """Whether the norm multiplies by its second argument."""
 
 
 @dataclass
@@ -119,11 +134,9 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            if (
-                len(chains) == 2
-                and chains[1].op == NORM
-                and is_modulated_later(self.block, self.at, node, self.rewriting.space)
-            ):
+            # A later statement may modulate the norm, or cast the modulated norm.
+            part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
+            if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node
             for chain in chains:
                 self.absorbed |= chain.used()
@@ -361,7 +374,8 @@ class Rewriting:
         if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
             owner, norm = ast.unparse(called_norm.value), called_norm.attr
         reason = chains[0].options.get("reason", "")
-        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner))
+        factor = chains[-1].op in (FACTOR_NORM, TANH_SUM)
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner, factor))
         return len(self.found) - 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .expressions import is_norm_call, is_number, is_sum, is_value
 from .flow import Aliases, Read, aliases_of, evaluated_before, evaluated_once, is_definition, is_simple
 from .method import PREFIX
-from .patterns import GATED, MODULATED, NORM, SUM, Chain, function_of
+from .patterns import FACTOR_NORM, GATED, MODULATED, NORM, SUM, TANH_SUM, Chain, function_of
 from .rotary_rewriter import COMPUTED
 
 LATER, AFTER = "later_sum", "norm_of_later"
@@ -114,13 +114,13 @@ class LaterSums:
         assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         value, name = statement.value, statement.targets[0].id
         plain = is_sum(value) and all(is_value(part) and not is_number(part) for part in (value.left, value.right))  # type: ignore[attr-defined]
-        gated = is_call(value, GATED) and isinstance(value.args[0], ast.Constant)  # type: ignore[attr-defined]
+        gated = (is_call(value, GATED) or is_call(value, TANH_SUM)) and isinstance(value.args[0], ast.Constant)  # type: ignore[attr-defined]
         return name if (plain or gated or is_call(value, LATER)) and name not in self.captured else ""
 
     def defer(self, statement: Any) -> None:
         """Let a statement compute its sum later."""
         value = statement.value
-        if is_call(value, GATED):
+        if is_call(value, GATED) or is_call(value, TANH_SUM):
             value.func.id = PREFIX + LATER
             return
         x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
@@ -131,10 +131,11 @@ class LaterSums:
 
     def take(self, norm: ast.Call, name: str) -> None:
         """Let a norm compute the sum in the variable `name` too."""
-        if is_call(norm, MODULATED):
+        if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
             norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
             chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
-            chain.ops = (*chain.ops, "gated_residual_ada_norm")
+            both = "gated_residual_ada_norm" if not chain.factor else "residual_tanh_gated_rms_norm_modulated"
+            chain.ops = (*chain.ops, both)
             return
         at = self.add(Chain(SUM, norm, {}), Chain(NORM, norm, {"norm": norm.func, "x": norm.args[0]}))
         module, x = ast.Name("norm", ast.Load()), ast.Name("x", ast.Load())
@@ -166,7 +167,7 @@ def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
         if not isinstance(node, ast.Call):
             continue
         x = node.args[0] if is_norm_call(node) else None
-        if is_call(node, MODULATED) and isinstance(node.args[0], ast.Constant):
+        if (is_call(node, MODULATED) or is_call(node, FACTOR_NORM)) and isinstance(node.args[0], ast.Constant):
             x = next((word.value for word in node.keywords if word.arg == "x"), None)
         if isinstance(x, ast.Name) and x.id == name:
             found = node
