@@ -14,6 +14,7 @@ from torch import nn
 from ..._cache import cache_weakly
 from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
 from ..inductor import is_decoders, is_few
+from ..report import NO_KERNEL
 from ..sites import SITES, Site
 from .calls import FUNCTIONS, Options, calls
 from .factor_norms import probe
@@ -21,6 +22,7 @@ from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import Found, Rewriting, Rewritten
 
+IDLE = "operations that return a copy, left out"
 compiling = torch.compiler.is_compiling
 
 
@@ -80,7 +82,8 @@ class RewrittenRecipe:
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
         exactness += ", but for the attention" if "attention" in ops else ""
-        return {"op": ", ".join(ops), "exactness": exactness, "reason": self.remark}
+        remark = self.remark if ops else "; ".join(filter(None, (self.remark, IDLE)))
+        return {"op": ", ".join(ops) or NO_KERNEL, "exactness": exactness, "reason": remark}
 
 
 def recipe_for(

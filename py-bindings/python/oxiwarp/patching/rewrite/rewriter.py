@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
 from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
+from .identities import replace_identities
 from .inline import Inlining
 from .joins import JOINED_ACTIVATION, Joins
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
@@ -223,6 +224,11 @@ class Rewriting:
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
             call.args = [ast.Constant(at), call.func, *call.args, *wideness(call)]
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
+        replace_identities(
+            self.tree,
+            lambda node: value_of(node, self.space),
+            lambda node: self.found.append(Found((), node.lineno, ast.unparse(node), {})),
+        )
         if self.found:
             check_source(self.own)
         return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined)

@@ -1,0 +1,69 @@
+"""Finds operations that often return a copy of their operand: a division by 1, a padding of 0, one tensor's `torch.cat`.
+
+The rewritten method leaves out the copy. An operation is replaced only if the variable of its operand gets the result,
+and if no later statement of the method may change the result in place.
+"""
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...ops._register import PLAIN
+from .flow import Read, aliases_of
+from .method import PREFIX
+
+IDENTITY = "identity"
+compiling = torch.compiler.is_compiling
+
+
+def replace_identities(
+    tree: ast.FunctionDef, value_of: Callable[[ast.expr], Any], add: Callable[[ast.expr], Any]
+) -> None:
+    """Replace such operations. `value_of` returns a global variable, and `add` counts an operation in the report."""
+    changed, near = Read(tree).changed, aliases_of(tree)[0]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            continue
+        name, value = node.targets[0].id, node.value
+        if ({name} | near.get(name, set())) & changed:
+            continue
+        operand: ast.expr | None = None
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div) and isinstance(value.right, ast.Attribute):
+            operand, function, rest = value.left, ast.Constant(None), [value.right]
+        elif isinstance(value, ast.Call) and value_of(value.func) in (F.pad, torch.cat) and not value.keywords[1:]:
+            words = [word.value for word in value.keywords if word.arg == "dim"]
+            if len(words) == len(value.keywords) and 1 <= len(value.args) + len(words) <= 2:
+                operand, function, rest = value.args[0], value.func, [*value.args[1:], *words]
+                same = value_of(value.func) is torch.cat and isinstance(operand, ast.Name)
+                operand = operand if same or is_name(operand, name) else None
+        if operand is None or (isinstance(value, ast.BinOp) and not is_name(operand, name)):
+            continue
+        made = ast.Call(ast.Name(PREFIX + IDENTITY, ast.Load()), [function, operand, *rest], [])
+        node.value = ast.copy_location(made, value)
+        add(value)
+
+
+def is_name(node: ast.expr, name: str) -> bool:
+    """Whether the node is the variable `name`."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def identity(function: Any, x: Any, *rest: Any) -> Any:
+    """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`. Return an operand if it is equal."""
+    if not compiling():
+        if function is None:
+            number = type(rest[0]) in (int, float) and rest[0] == 1
+            if number and type(x) in PLAIN and x.dtype.is_floating_point:
+                return x
+        elif function is F.pad:
+            if type(x) in PLAIN and rest and not any(rest[0]) and x.is_contiguous():
+                return x
+        elif function is torch.cat and type(x) is list and len(x) == 1 and type(x[0]) in PLAIN and x[0].is_contiguous():
+            return x[0]
+    return x / rest[0] if function is None else function(x, *rest)
+
+
+__all__ = ["IDENTITY", "identity", "replace_identities"]
