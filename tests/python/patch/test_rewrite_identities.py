@@ -1,4 +1,4 @@
-"""Tests of operations that return a copy of their operand: a division by 1, a padding of 0, `torch.cat` of one tensor."""
+"""Tests of operations that return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor."""
 
 import pytest
 import torch

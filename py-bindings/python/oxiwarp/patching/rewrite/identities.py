@@ -1,4 +1,4 @@
-"""Finds operations that often return a copy of their operand: a division by 1, a padding of 0, one tensor's `torch.cat`.
+"""Finds operations that often return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor.
 
 The rewritten method leaves out the copy. An operation is replaced only if the variable of its operand gets the result,
 and if no later statement of the method may change the result in place.
