@@ -1,4 +1,6 @@
-"""Tests of operations that return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor."""
+"""Tests of operations that return a copy of their operand, such as a division by 1, and of signatures of methods."""
+
+import inspect
 
 import pytest
 import torch
@@ -90,3 +92,40 @@ def test_other_methods(cls):
     own = module(x.clone(), 0)
     oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
     assert torch.equal(module(x.clone(), 0), own)
+
+
+class Processor:
+    def __call__(self, owner, x, scale=1.0):
+        return x * scale
+
+
+class Signed(nn.Module):
+    """An attention module of diffusers, which passes on the arguments that its processor has."""
+
+    def __init__(self):
+        super().__init__()
+        self.processor = Processor()
+
+    def forward(self, x, **options):
+        known = set(inspect.signature(self.processor.__call__).parameters.keys())
+        return self.processor(self, x, **{name: value for name, value in options.items() if name in known})
+
+
+def test_signature(monkeypatch):
+    """The signature of a processor is looked up once. Another processor has its own signature."""
+    module, x, calls = Signed(), torch.ones(2), []
+    report = oxiwarp.patch(module, cpu_kernels=True)
+    assert report.replaced == 1 and not report.ops
+    for _ in range(3):
+        assert module(x, scale=2.0, other=3).tolist() == [2, 2]
+    monkeypatch.setattr(inspect, "Signature", lambda *of: calls.append(of))
+    assert module(x, scale=2.0, other=3).tolist() == [2, 2] and not calls
+    monkeypatch.undo()
+    module.processor = type("New", (), {"__call__": lambda self, owner, x, other=0: x + other})()
+    assert module(x, scale=2.0, other=3).tolist() == [4, 4]
+    module.processor.__call__ = lambda owner, x: x  # an attribute of the object, which `signature` sees
+    assert module(x, scale=2.0).tolist() == [1, 1]
+    torch.compiler.reset()
+    module = Signed()
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert torch.compile(module, backend="eager", fullgraph=True)(x, scale=2.0, other=3).tolist() == [2, 2]

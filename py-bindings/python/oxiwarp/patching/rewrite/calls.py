@@ -21,7 +21,7 @@ from ..sites import RAN, Site
 from . import operands
 from .deferred import LaterActivation, LaterSum, computed, joined
 from .factor_norms import eps_of
-from .identities import identity
+from .identities import identity, signature
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
@@ -354,7 +354,7 @@ METHODS = (
     "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
-OTHERS = {"joined": joined, "computed": computed, "identity": identity}
+OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
 """Functions that rewritten methods call and that need no options."""
 FUNCTIONS = (*METHODS, *OTHERS)
 

@@ -1,21 +1,25 @@
 """Finds operations that often return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor.
 
-The rewritten method leaves out the copy. An operation is replaced only if the variable of its operand gets the result,
+The rewritten method leaves out the copy. It also computes `inspect.signature` once per function. An operation is replaced only if the variable of its operand gets the result,
 and if no later statement of the method may change the result in place.
 """
 
 import ast
+import copy
+import inspect
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from ..._cache import cache_weakly
 from ...ops._register import PLAIN
 from .flow import Read, aliases_of
 from .method import PREFIX
 
-IDENTITY = "identity"
+IDENTITY, SIGNATURE = "identity", "signature"
 compiling = torch.compiler.is_compiling
 
 
@@ -25,6 +29,11 @@ def replace_identities(
     """Replace such operations. `value_of` returns a global variable, and `add` counts an operation in the report."""
     changed, near = Read(tree).changed, aliases_of(tree)[0]
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            if value_of(node.func) is inspect.signature:
+                add(copy.copy(node))
+                node.args.insert(0, node.func)
+                node.func = ast.copy_location(ast.Name(PREFIX + SIGNATURE, ast.Load()), node)
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
             continue
         name, value = node.targets[0].id, node.value
@@ -44,6 +53,19 @@ def replace_identities(
         made = ast.Call(ast.Name(PREFIX + IDENTITY, ast.Load()), [function, operand, *rest], [])
         node.value = ast.copy_location(made, value)
         add(value)
+
+
+def signature(function: Any, method: Any) -> Any:
+    """Return `inspect.signature(method)`. The result for a method is kept, because Python takes long to compute it."""
+    if compiling() or type(method) is not MethodType or type(method.__func__) is not FunctionType:
+        return function(method)
+    return signature_of_method(method.__func__)
+
+
+@cache_weakly
+def signature_of_method(function: FunctionType) -> inspect.Signature:
+    """Return the signature of a method that is bound to an object."""
+    return inspect.signature(MethodType(function, object()))
 
 
 def is_name(node: ast.expr, name: str) -> bool:
@@ -66,4 +88,4 @@ def identity(function: Any, x: Any, *rest: Any) -> Any:
     return x / rest[0] if function is None else function(x, *rest)
 
 
-__all__ = ["IDENTITY", "identity", "replace_identities"]
+__all__ = ["IDENTITY", "identity", "replace_identities", "signature"]

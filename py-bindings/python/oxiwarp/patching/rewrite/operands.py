@@ -230,10 +230,9 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     if hooks_everywhere() or has_hooks(module):
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
-    parameters = module._parameters
-    own, names = module.__dict__, ("weight", "bias")
-    absent = isinstance(module, nn.LayerNorm) and any(name not in parameters for name in names)
-    if absent or any(own.get(name) is not None for name in names):
+    parameters, own = module._parameters, module.__dict__
+    absent = isinstance(module, nn.LayerNorm) and not ("weight" in parameters and "bias" in parameters)
+    if absent or own.get("weight") is not None or own.get("bias") is not None:
         return "the norm's weight or bias is not a parameter"
     weight, bias = parameters.get("weight"), parameters.get("bias")
     for parameter in (weight, bias):
@@ -242,12 +241,14 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     recipe = own.get(RECIPE)
     if type(recipe) is NormRecipe:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
-    casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
-    if not casts and not is_exactly(module, nn.LayerNorm):
-        return f"{base_of(module).__name__} is no known norm"
-    dtypes = (dtype, x.dtype) if casts else (dtype,)
-    if any(parameter is not None and parameter.dtype not in dtypes for parameter in (weight, bias)):
-        return "the norm's parameters have another dtype"
+    casts = False
+    if not is_exactly(module, nn.LayerNorm):
+        casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
+        if not casts:
+            return f"{base_of(module).__name__} is no known norm"
+    for parameter in (weight, bias):
+        if parameter is not None and parameter.dtype != dtype and not (casts and parameter.dtype == x.dtype):
+            return "the norm's parameters have another dtype"
     known: Any = module
     if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
         return "the norm has another width"

@@ -22,7 +22,7 @@ from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import Found, Rewriting, Rewritten
 
-IDLE = "operations that return a copy, left out"
+IDLE = "operations that return a copy, left out, or signatures of methods, looked up once"
 compiling = torch.compiler.is_compiling
 
 
