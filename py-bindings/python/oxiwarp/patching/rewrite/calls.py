@@ -13,23 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import ops
-from ...ops._register import may_write, needs_grad
 from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.residual_layer_norm import zeros
 from ..sites import RAN, Site
 from . import operands
-from .deferred import LaterActivation, LaterSum, computed, joined
+from .deferred import computed, joined
 from .factor_norms import eps_of
 from .identities import identity, signature
+from .later_calls import At, LaterCalls, Own, rows_of
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
-Own = Callable[..., Any]
-"""The original expression, as a function of the operands."""
-At = int | tuple[Any, ...]
-"""Index of a chain in the method. If the chain contains the source of functions, a tuple with the index and these
-functions, as the method finds them at run time."""
 REPLACED = "a function was replaced after patch"
 
 compiling = torch.compiler.is_compiling
@@ -44,7 +39,7 @@ class Options(NamedTuple):
     """Compute capability of the GPU if `oxiwarp.attention` may run in the place of torch's attention."""
 
 
-class Calls(RotaryCalls):
+class Calls(LaterCalls, RotaryCalls):
     """The functions that a rewritten method calls, for the options of `patch`.
 
     `sites` counts what happened to each chain of the method.
@@ -223,79 +218,6 @@ class Calls(RotaryCalls):
         """Compute the norm of a sum that nothing else reads. The arguments are those of `sum_and_norm`."""
         return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
 
-    def later_sum(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Return a `LaterSum`, or the sum if no kernel computes it together with a norm."""
-        if isinstance(self.branch(options, terms), str):
-            return self.sum_now(at, own, options, **terms)
-        return LaterSum(at, own, options, terms, self.sum_now)
-
-    def sum_now(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Compute a sum. `at` is None for a sum without a gate."""
-        if at is None:
-            return own(**terms)
-        run = self.tanh_sum if options[0] == "tanh_sum" else self.gated_residual
-        return run(at, own, options, **terms)
-
-    def norm_of_later(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
-        """Compute the norm of a sum, and the sum itself if it is not computed yet."""
-        x = given["x"]
-        if type(x) is LaterSum and options[0] == "factor_norm":
-            return self.factor_norm_of(at, own, options, x, given)
-        if type(x) is LaterSum and x.total is None and x.options[0] != "tanh_sum":
-            casts = given.get("target") is x
-            others = {f"norm_{name}": value for name, value in given.items() if name != "x" and value is not x}
-            x.total, normed = self.sum_and_norm(at, x.own, own, x.options, options, casts, **x.terms, **others)
-            x.terms = {}
-            return normed
-        given = {name: computed(value) for name, value in given.items()}
-        if options[0] == "plain_norm":
-            return own(**given)
-        run = self.factor_norm if options[0] == "factor_norm" else self.modulated_norm
-        return run(at, own, options, **given)
-
-    def tanh_sum(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Compute `x + norm(y, torch.tanh(gate))`."""
-        why, made = self.replaced(at) or self.branch(options, terms), None
-        if isinstance(why, str):
-            self.site(at).note(why)
-        else:
-            x, y, gate, eps = *rows_of(terms["x"], terms["y"]), terms["gate"], why[2]
-            made = self.attempt(at, lambda: ops.residual_tanh_gated_rms_norm(x, y, gate, eps))
-        return own(**terms) if made is None else made
-
-    def factor_norm(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
-        """Compute `norm(x, 1 + scale)`."""
-        x, scale = given["x"], given["scale"]
-        eps, made = self.replaced(at) or self.scaled(options, x, given["norm"], scale), None
-        if isinstance(eps, str):
-            self.site(at).note(eps)
-        else:
-            made = self.attempt(at, lambda: ops.modulated_rms_norm(as_rows(x), scale, eps))
-        return own(**given) if made is None else made
-
-    def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
-        """Compute `norm(x, 1 + scale)` and, if it is not computed yet, the sum `x`."""
-        if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
-            found = self.branch(x.options, x.terms)
-            scale, first = given["scale"], x.terms["x"]
-            eps = self.scaled(options, first, given["norm"], scale)
-            if not isinstance(found, str) and found[2] == eps:
-                rows, gate = rows_of(first, x.terms["y"]), x.terms["gate"]
-                run = ops.residual_tanh_gated_rms_norm_modulated
-                made = self.attempt(at, lambda: run(*rows, gate, scale, eps))
-                if made is not None:
-                    normed, x.total = made
-                    x.terms = {}
-                    return normed
-        return self.factor_norm(at, own, options, **{**given, "x": x.now()})
-
-    def scaled(self, options: tuple[Any, ...], x: Any, norm: Any, scale: Any) -> float | str:
-        """Return the eps of `norm(x, 1 + scale)`, or a reason."""
-        if why := operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, scale):
-            return why
-        exact = scale.dtype == operands.FLOAT or (options[1] and scale.dtype == x.dtype)  # 1 + scale is float32
-        return eps_of(norm, x) if exact else operands.DTYPES
-
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
         """Compute `act(gate) * up`."""
         gate, up = factors["gate"], factors["up"]
@@ -318,20 +240,6 @@ class Calls(RotaryCalls):
             return function(x, approximate=approximate)
         made = self.attempt(at, lambda: op(x, mode=self.mode))
         return function(x, approximate=approximate) if made is None else made
-
-    def later_activation(self, at: int, act: Any, x: Any) -> Any:
-        """Return a `LaterActivation`, or `act(x)` if no kernel may write it into a part of a tensor."""
-        if compiling() or operands.unusable(x, self.cpu_kernels) or needs_grad(x) or not may_write(x):
-            return act(x)
-        op = operands.plain_activation(act)
-        return act(x) if isinstance(op, str) or not x.is_contiguous() else LaterActivation(op, x, self.mode)
-
-    def joined_activation(self, at: int, cat: Callable[..., Any], parts: Any, dim: int = 0) -> Any:
-        """Return `cat(parts, dim)`. The kernel of a `LaterActivation` writes there."""
-        made = None
-        if any([isinstance(x, LaterActivation) for x in parts]) and cat is torch.cat:
-            made = self.attempt(at, lambda: written_parts(parts, dim))
-        return cat([computed(x) for x in parts], dim) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
         """Count a chain that no kernel computes, and return its value."""
@@ -365,26 +273,6 @@ def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
     return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 
-def written_parts(parts: list[Any], dim: int) -> Tensor:
-    """Return the concatenation of tensors and activations. Raise RuntimeError if it needs `torch.cat`."""
-    like = next(x for x in parts if isinstance(x, LaterActivation))
-    shape, at = list(like.shape), dim % len(like.shape)
-    rest = shape[:at] + shape[at + 1 :]
-    for x in parts:
-        own = list(x.shape)
-        known = isinstance(x, LaterActivation) or (operands.is_plain(x) and not needs_grad(x) and may_write(x))
-        if not known or x.dtype != like.dtype or own[:at] + own[at + 1 :] != rest:
-            raise RuntimeError("the parts differ, or autograd records the concatenation")
-    shape[at] = sum(x.shape[at] for x in parts)
-    out = like.x.new_empty(shape)
-    for x, place in zip(parts, out.split([x.shape[at] for x in parts], at), strict=True):
-        if isinstance(x, LaterActivation):
-            x.op(x.x, mode=x.mode, out=place)
-        else:
-            place.copy_(x)
-    return out
-
-
 def added(x: Tensor, y: Tensor) -> Tensor:
     """Return the sum of two tensors."""
     return x + y
@@ -402,11 +290,6 @@ def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tenso
         a, b = b, a
     scaled = operands.is_number(b) and operands.is_plain(x) and operands.is_plain(a) and a.shape == x.shape
     return {"x": x, "y": a * b} if scaled and not any(of_sum[1]) and "target" not in terms else None
-
-
-def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors whose last dimension is contiguous."""
-    return tuple(as_rows(x) for x in tensors)
 
 
 def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> Tensor:

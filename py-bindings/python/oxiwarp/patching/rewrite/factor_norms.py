@@ -42,13 +42,13 @@ def probe(module: Any) -> str | None:
 def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
     """Whether the module's forward gives the bits of `inner(x.float()) * factor`, cast to the dtype of `x`."""
     x, factor = torch.randn(2, 5, WIDTH, device="cpu").to(dtype), torch.randn(2, 1, WIDTH, device="cpu")
-    forward = base_of(module).forward
+    forward, own = (getattr(base_of(one), "forward") for one in (module, inner))  # noqa: B009
     for scale in (factor, factor.to(dtype)):
         try:
             y = forward(module, x, scale)
         except Exception:  # noqa: BLE001  any error means that the module does not take these arguments
             return False
-        wanted = (base_of(inner).forward(inner, x.float()) * scale).to(dtype)
+        wanted = (own(inner, x.float()) * scale).to(dtype)
         if not isinstance(y, Tensor) or y.dtype != dtype or not torch.equal(y, wanted):
             return False
     return True

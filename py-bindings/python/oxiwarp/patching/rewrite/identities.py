@@ -1,7 +1,8 @@
 """Finds operations that often return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor.
 
-The rewritten method leaves out the copy. It also computes `inspect.signature` once per function. An operation is replaced only if the variable of its operand gets the result,
-and if no later statement of the method may change the result in place.
+The rewritten method leaves out the copy. An operation is replaced only if the variable of its operand gets the result,
+and if no statement of the method may change the result in place. The method also computes `inspect.signature` once for
+each function.
 """
 
 import ast
@@ -29,19 +30,21 @@ def replace_identities(
     """Replace such operations. `value_of` returns a global variable, and `add` counts an operation in the report."""
     changed, near = Read(tree).changed, aliases_of(tree)[0]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-            if value_of(node.func) is inspect.signature:
-                add(copy.copy(node))
-                node.args.insert(0, node.func)
-                node.func = ast.copy_location(ast.Name(PREFIX + SIGNATURE, ast.Load()), node)
+        single = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        if isinstance(node, ast.Call) and single and value_of(node.func) is inspect.signature:
+            add(copy.copy(node))
+            node.args.insert(0, node.func)
+            node.func = ast.copy_location(ast.Name(PREFIX + SIGNATURE, ast.Load()), node)
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
             continue
         name, value = node.targets[0].id, node.value
         if ({name} | near.get(name, set())) & changed:
             continue
         operand: ast.expr | None = None
+        function: ast.expr = ast.Constant(None)
+        rest: list[ast.expr] = []
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div) and isinstance(value.right, ast.Attribute):
-            operand, function, rest = value.left, ast.Constant(None), [value.right]
+            operand, rest = value.left, [value.right]
         elif isinstance(value, ast.Call) and value_of(value.func) in (F.pad, torch.cat) and not value.keywords[1:]:
             words = [word.value for word in value.keywords if word.arg == "dim"]
             if len(words) == len(value.keywords) and 1 <= len(value.args) + len(words) <= 2:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from .expressions import is_product, is_share, is_sum
+from .expressions import is_share, is_sum, orders
 from .flow import Read, is_self
 from .method import PREFIX, Unreadable, check_source, tree_of
 
@@ -134,11 +134,9 @@ def arguments_of(tree: ast.FunctionDef, function: FunctionType, call: ast.Call) 
 def modulates(result: ast.Tuple, parameters: set[str]) -> bool:
     """Whether a part of a result is `x * (1 + scale) + shift` with a parameter `x`."""
     for part in result.elts:
-        product = part.left if is_sum(part) else part  # type: ignore[attr-defined]
-        if is_product(product):
-            factors = (product.left, product.right), (product.right, product.left)  # type: ignore[attr-defined]
-            if any(isinstance(x, ast.Name) and x.id in parameters and is_share(scale) for x, scale in factors):
-                return True
+        product = part.left if isinstance(part, ast.BinOp) and is_sum(part) else part
+        if any(isinstance(x, ast.Name) and x.id in parameters and is_share(scale) for x, scale in orders(product)):
+            return True
     return False
 
 

@@ -31,9 +31,10 @@ class Joins:
         """The variables that rotary functions take."""
         self.pairs = [node for node in nodes if isinstance(node, ast.Assign) and is_pair(node.value)]
         normed = [own for node in nodes if isinstance(node, ast.Assign) and (own := assigned(node)) is not None]
-        self.made = {name for name, value in normed if isinstance(value, ast.Call) and is_norm(value.func)}
+        self.norms = {name: value.func for name, value in normed if isinstance(value, ast.Call) and is_norm(value.func)}
+        """The norms that give variables their values."""
+        self.made = set(self.norms).union(*(targets(node) for node in self.pairs))
         """The variables that norms or rotary functions give their value."""
-        self.made |= {name for node in self.pairs for name in targets(node)}
 
     def run(self) -> None:
         """Replace all pairs of concatenations."""
@@ -65,7 +66,8 @@ class Joins:
         rotated = {node.id for node in self.rotated if node.lineno > second.lineno}
         if not known or names[0] not in self.made or stored & rotated or any(node.id in names for node in late):
             return
-        index = ast.Constant(self.add(Chain(JOINED_PAIR, first, {})))
+        operands = {"norm": self.norms[names[0]]} if names[0] in self.norms else {}
+        index = ast.Constant(self.add(Chain(JOINED_PAIR, first, operands)))
         made = ast.Name(PREFIX + JOINED_PAIR, ast.Load())
         call = ast.Call(made, [index, first.func, first.args[0], second.args[0], *dims[0]], [])
         target = ast.Tuple([ast.Name(own[0], ast.Store()), ast.Name(other[0], ast.Store())], ast.Store())
@@ -83,7 +85,8 @@ class Joins:
         own = assigned(block[at])
         if own is None or not isinstance(own[1], ast.Call) or not is_activation_of_call(own[1]):
             return
-        name, call = own
+        name = own[0]
+        call: Any = own[1]
         readers = [node for node in self.loads if node.id == name and node.lineno > call.lineno]
         for statement in block[at + 1 :]:
             value = assigned(statement)

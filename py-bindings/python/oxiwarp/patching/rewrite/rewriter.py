@@ -9,12 +9,13 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from .flow import Block, Read, blocks, evaluated_once, is_self, is_simple
+from .flow import Block, blocks, evaluated_once, is_self, is_simple
 from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
 from .identities import replace_identities
 from .inline import Inlining
 from .joins import JOINED_ACTIVATION, Joins
+from .likely import is_likely, is_modulation, is_sigmoid
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
@@ -50,8 +51,6 @@ ATTENTION, GELU = "attention", "gelu"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 """Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
-MODULATIONS = ("scale", "shift", "mod", "gamma", "beta")
-"""Parts of the names of a scale or shift."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -377,7 +376,7 @@ class Rewriting:
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
-        if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
+        if chains[-1].op in (HEAD_NORM, JOINED_PAIR) and not norm and isinstance(called_norm, ast.Attribute):
             owner, norm = ast.unparse(called_norm.value), called_norm.attr
         reason = chains[0].options.get("reason", "")
         factor = chains[-1].op in (FACTOR_NORM, TANH_SUM)
@@ -411,46 +410,6 @@ def attribute_of(node: ast.expr | None) -> str:
     """Return the name of an attribute of `self`, or "" for any other expression."""
     own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     return node.attr if own and isinstance(node, ast.Attribute) else ""
-
-
-def is_sigmoid(chain: Chain) -> bool:
-    """Whether the chain is `sigmoid(gate) * up`, according to the name of the function."""
-    return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
-
-
-def is_modulation(chain: Chain) -> bool:
-    """Whether `x * (1 + scale) + shift` is likely to modulate a tensor, according to the names of scale and shift.
-
-    An example of another calculation is the index `row * (1 + columns) + column`.
-    """
-    parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
-    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]
-    return any(part in name.lower() for name in names for part in MODULATIONS)
-
-
-def is_likely(chain: Chain, statement: ast.stmt) -> bool:
-    """Whether `x + a * b` is likely to be a gated residual.
-
-    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual, or
-    the method returns the sum of a variable and a branch that it calls.
-    """
-    x = chain.operands["x"]
-    names = [name.lower() for part in ("a", "b") for name in Read(chain.operands[part]).loads]
-    names += [
-        node.attr.lower()
-        for part in ("a", "b")
-        for node in ast.walk(chain.operands[part])
-        if isinstance(node, ast.Attribute)
-    ]
-    returned = isinstance(statement, ast.Return) and statement.value is chain.node and isinstance(x, ast.Name)
-    if any("gate" in name for name in names) or (
-        returned and any(Read(chain.operands[part]).effects for part in ("a", "b"))
-    ):
-        return True
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    assigned = [target.id for target in targets if isinstance(target, ast.Name)]
-    root = Read(x).loads[:1]
-    return bool(root) and (root[0] in assigned or "resid" in root[0])
 
 
 def constants(chain: Chain) -> list[ast.expr]:

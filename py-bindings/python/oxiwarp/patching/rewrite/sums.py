@@ -125,7 +125,7 @@ class LaterSums:
             return
         x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
         own = function_of(["x", "y"], ast.BinOp(x, ast.Add(), y), set())
-        args: list[ast.expr] = [ast.Constant(None), own, ast.Constant((SUM,))]
+        args: list[ast.expr] = [ast.Constant(None), own, constant((SUM,))]
         words = [ast.keyword("x", value.left), ast.keyword("y", value.right)]
         statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
 
@@ -141,7 +141,7 @@ class LaterSums:
         module, x = ast.Name("norm", ast.Load()), ast.Name("x", ast.Load())
         own = function_of(["norm", "x"], ast.copy_location(ast.Call(module, [x], []), norm), set())
         norm.keywords = [ast.keyword("norm", norm.func), ast.keyword("x", norm.args[0])]
-        norm.args = [ast.Constant(at), own, ast.Constant((NORM, False))]
+        norm.args = [ast.Constant(at), own, constant((NORM, False))]
         norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
 
     def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
@@ -153,6 +153,11 @@ class LaterSums:
                 near = statements[min(at, len(statements) - 1)]
                 made = ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], value), near)
                 statements.insert(at, ast.fix_missing_locations(made))
+
+
+def constant(value: Any) -> ast.Constant:
+    """Return a constant, which may be a tuple."""
+    return ast.Constant(value)
 
 
 def is_call(node: ast.expr, op: str) -> bool:
