@@ -129,3 +129,39 @@ def test_signature(monkeypatch):
     module = Signed()
     oxiwarp.patch(module, cpu_kernels=True)
     assert torch.compile(module, backend="eager", fullgraph=True)(x, scale=2.0, other=3).tolist() == [2, 2]
+
+
+class Transposed(nn.Module):
+    """The end of Mochi's attention: without copies, the last operation is a view."""
+
+    def forward(self, x):
+        parts = []
+        for one in x.unbind():
+            part = one[None].transpose(1, 2)
+            part = F.pad(part, (0, 0, 0, 0))
+            parts.append(part)
+        x = torch.cat(parts, dim=0)
+        y = x.transpose(1, 2).flatten(2, 3)
+        return y
+
+
+class Viewed(nn.Module):
+    """The result must be contiguous for `view`, or for the caller."""
+
+    def forward(self, x):
+        parts = [x.transpose(1, 2)]
+        y = torch.cat(parts)
+        z = torch.cat(parts)
+        return y.view(-1), z
+
+
+def test_strides(device):
+    """A copy is left out only if the strides of the result do not matter."""
+    x = random((1, 5, 3, 8), torch.bfloat16, device)
+    for module, wanted in ((Transposed(), set()), (Viewed(), {"aten::cat"})):
+        own = module(x)
+        oxiwarp.patch(module, cpu_kernels=True)
+        made, seen = launches(module, x)
+        assert seen == wanted
+        for one, other in zip(made, own, strict=True):
+            assert torch.equal(one, other) and one.stride() == other.stride()

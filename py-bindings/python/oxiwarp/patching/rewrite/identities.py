@@ -20,6 +20,8 @@ from ...ops._register import PLAIN
 from .flow import Read, aliases_of
 from .method import PREFIX
 
+STRIDED = ("as_strided", "data_ptr", "is_contiguous", "stride", "view", "view_as")
+"""Methods of a tensor that depend on its strides."""
 IDENTITY, SIGNATURE = "identity", "signature"
 compiling = torch.compiler.is_compiling
 
@@ -29,6 +31,7 @@ def replace_identities(
 ) -> None:
     """Replace such operations. `value_of` returns a global variable, and `add` counts an operation in the report."""
     changed, near = Read(tree).changed, aliases_of(tree)[0]
+    strided = strided_names(tree)
     for node in ast.walk(tree):
         single = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
         if isinstance(node, ast.Call) and single and value_of(node.func) is inspect.signature:
@@ -53,7 +56,8 @@ def replace_identities(
                 operand = operand if same or is_name(operand, name) else None
         if operand is None or (isinstance(value, ast.BinOp) and not is_name(operand, name)):
             continue
-        made = ast.Call(ast.Name(PREFIX + IDENTITY, ast.Load()), [function, operand, *rest], [])
+        free = ast.Constant(name not in strided)
+        made = ast.Call(ast.Name(PREFIX + IDENTITY, ast.Load()), [function, free, operand, *rest], [])
         node.value = ast.copy_location(made, value)
         add(value)
 
@@ -76,18 +80,34 @@ def is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def identity(function: Any, x: Any, *rest: Any) -> Any:
-    """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`. Return an operand if it is equal."""
+def strided_names(tree: ast.FunctionDef) -> set[str]:
+    """Return the variables whose strides the method or its caller may depend on: it returns or views them."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and node.value is not None:
+            found |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+        if isinstance(node, ast.Attribute) and node.attr in STRIDED and isinstance(node.value, ast.Name):
+            found.add(node.value.id)
+    return found
+
+
+def identity(function: Any, free: bool, x: Any, *rest: Any) -> Any:
+    """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`. Return an operand if it is equal.
+
+    `free` says that the strides of the result do not matter.
+    """
     if not compiling():
         if function is None:
             number = type(rest[0]) in (int, float) and rest[0] == 1
             if number and type(x) in PLAIN and x.dtype.is_floating_point:
                 return x
         elif function is F.pad:
-            if type(x) in PLAIN and rest and not any(rest[0]) and x.is_contiguous():
+            if type(x) in PLAIN and rest and not any(rest[0]) and (free or x.is_contiguous()):
                 return x
-        elif function is torch.cat and type(x) is list and len(x) == 1 and type(x[0]) in PLAIN and x[0].is_contiguous():
-            return x[0]
+        elif function is torch.cat and type(x) is list and len(x) == 1:
+            x = x[0] if type(x[0]) in PLAIN and (free or x[0].is_contiguous()) else x
+            if type(x) is not list:
+                return x
     return x / rest[0] if function is None else function(x, *rest)
 
 
