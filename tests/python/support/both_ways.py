@@ -90,6 +90,11 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
             before = Counter(self.site(at).outcomes)
             if name == "head_norm":  # its arguments are the norm and its operand
                 return record(self, at, before, original(self, at, own, *options), deferred.original(own, *options))
+            if name == "joined_pair":  # its arguments are `torch.cat`, queries, keys and their dimension
+                before = Counter(self.site(at).outcomes)
+                parts = [[computed(x) for x in held] for held in options[:2]]
+                made = original(self, at, own, *options)
+                return record(self, at, before, made, tuple(own(held, *options[2:]) for held in parts))
             if name == "rotary_part":
                 copies = [{**given, "a0": computed(given["a0"]).clone()} for _ in range(2)]
                 made = original(self, at, own, *options, **(given if isinstance(given["a0"], Deferred) else copies[0]))
@@ -100,6 +105,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
                 other = given.pop("other")
                 args = [{key: computed(value) for key, value in given.items()}]
                 args.append({**args[0], "a0": computed(other)})
+                made = tuple(map(computed, made))  # with the argument `late`, they are not computed yet
                 return record(self, at, before, made, tuple(own(**one) for one in args))
             return record(self, at, before, made, own(**{key: computed(value) for key, value in given.items()}))
 
@@ -124,6 +130,7 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
         "rotary",
         "rotary_pair",
         "rotary_part",
+        "joined_pair",
         "head_norm",
     )
     originals = {name: getattr(Calls, name) for name in (*names, "sum_and_norm")}

@@ -86,7 +86,7 @@ class Report:
     def watch(self, module_class: str, cls: type) -> None:
         """Count the kernels of a class that `patch` made from now on."""
         for site in sites_of(cls):
-            if all(site is not held for _, held, _ in self.watched):
+            if site.op and all(site is not held for _, held, _ in self.watched):
                 self.watched.append((module_class, site, site.outcomes.copy()))
 
     def ran(self) -> RanReport:

@@ -29,10 +29,9 @@ from .diffusers import (
     qwen_image,
     sd3,
     timesteps,
-    wan,
 )
 from .shared import ada_layer_norm, feed_forward
-from .transformers import decoder, decoder_attention, decoder_model, falcon
+from .transformers import decoder, decoder_attention, decoder_model
 
 FAMILIES = (
     ada_layer_norm,
@@ -42,7 +41,6 @@ FAMILIES = (
     decoder,
     decoder_attention,
     decoder_model,
-    falcon,
     feed_forward,
     flux,
     flux2,
@@ -57,7 +55,6 @@ FAMILIES = (
     qwen_image,
     sd3,
     timesteps,
-    wan,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 

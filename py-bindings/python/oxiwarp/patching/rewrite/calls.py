@@ -5,6 +5,7 @@ method needs no check of its arguments, and adapters, hooks and other changes of
 """
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,14 +20,12 @@ from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
 from .deferred import computed, joined
+from .factor_norms import eps_of
+from .identities import identity, signature
+from .later_calls import At, LaterCalls, Own, rows_of
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
-Own = Callable[..., Any]
-"""The original expression, as a function of the operands."""
-At = int | tuple[Any, ...]
-"""Index of a chain in the method. If the chain contains the source of functions, a tuple with the index and these
-functions, as the method finds them at run time."""
 REPLACED = "a function was replaced after patch"
 
 compiling = torch.compiler.is_compiling
@@ -41,7 +40,7 @@ class Options(NamedTuple):
     """Compute capability of the GPU if `oxiwarp.attention` may run in the place of torch's attention."""
 
 
-class Calls(RotaryCalls):
+class Calls(LaterCalls, RotaryCalls):
     """The functions that a rewritten method calls, for the options of `patch`.
 
     `sites` counts what happened to each chain of the method.
@@ -61,8 +60,9 @@ class Calls(RotaryCalls):
         if isinstance(at, int):
             return None
         known = self.sites[at[0]].functions
-        same = (getattr(now, "__func__", now) is then for now, then in zip(at[1:], known, strict=True))
-        return None if all(same) else REPLACED
+        # Dynamo does not trace `getattr(now, "__func__", now)`.
+        found = [now.__func__ if isinstance(now, MethodType) else now for now in at[1:]]
+        return None if all([now is then for now, then in zip(found, known, strict=True)]) else REPLACED
 
     def attempt(self, at: At, run: Callable[[], Any]) -> Any:
         """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.
@@ -91,10 +91,20 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: gated_residual(rows_of(terms["x"], y), gate, self.mode))
         return own(**terms) if made is None else made
 
-    def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Tensor, Tensor | None] | str:
-        """Return the branch and the gate of a sum. The gate is None for `x + y`."""
+    def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
+        """Return the branch and the gate of a sum, and for a branch with a norm its eps, or a reason.
+
+        The gate is None for `x + y`.
+        """
+        x, y = terms["x"], terms.get("y")
+        if options[0] == "tanh_sum":
+            gate = terms["gate"]
+            why = operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, gate)
+            if why or not operands.is_like(y, x) or gate.dtype != x.dtype:
+                return why or operands.DTYPES
+            eps = eps_of(terms["norm"], x)
+            return eps if isinstance(eps, str) else (y, gate, eps)
         if options[0] == "plain_sum":
-            x, y = terms["x"], terms["y"]
             why = operands.unusable(x, self.cpu_kernels)
             return why or ((y, None) if operands.is_like(y, x) else "the terms differ in shape or dtype")
         x, a, b = terms["x"], terms["a"], terms["b"]
@@ -223,6 +233,18 @@ class Calls(RotaryCalls):
         made = self.attempt(at, lambda: gated(op, gate, up, self.mode))
         return own(**factors) if made is None else made
 
+    def gelu(self, at: int, function: Callable[..., Any], x: Any, approximate: str = "none") -> Any:
+        """Compute `F.gelu(x, approximate)`."""
+        why = operands.unusable(x, self.cpu_kernels) or (
+            "the activation was replaced" if function is not F.gelu else None
+        )
+        op = {"none": ops.gelu, "tanh": ops.gelu_tanh}.get(approximate)
+        if why or op is None:
+            self.site(at).note(why or "the GELU has another formula")
+            return function(x, approximate=approximate)
+        made = self.attempt(at, lambda: op(x, mode=self.mode))
+        return function(x, approximate=approximate) if made is None else made
+
     def unfused(self, at: int, value: Any, reason: str) -> Any:
         """Count a chain that no kernel computes, and return its value."""
         self.site(at).note(reason)
@@ -239,11 +261,12 @@ class Calls(RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "gated_activation", "rotary",
-    "rotary_pair", "rotary_part", "deferred_norm", "head_norm", "attention", "unfused",
+    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
+    "tanh_sum", "factor_norm", "gated_activation", "gelu", "later_activation", "joined_activation", "rotary",
+    "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
-OTHERS = {"joined": joined, "computed": computed}
+OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
 """Functions that rewritten methods call and that need no options."""
 FUNCTIONS = (*METHODS, *OTHERS)
 
@@ -271,11 +294,6 @@ def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tenso
         a, b = b, a
     scaled = operands.is_number(b) and operands.is_plain(x) and operands.is_plain(a) and a.shape == x.shape
     return {"x": x, "y": a * b} if scaled and not any(of_sum[1]) and "target" not in terms else None
-
-
-def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors whose last dimension is contiguous."""
-    return tuple(as_rows(x) for x in tensors)
 
 
 def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> Tensor:

@@ -19,8 +19,9 @@ from .operands import FLOAT, Norm, norm_of, unusable
 
 
 class Deferred:
-    """Queries or keys that are not computed yet."""
+    """A tensor, such as queries or keys, that is not computed yet."""
 
+    __slots__ = ()
     shape: torch.Size
     dtype: torch.dtype
 
@@ -133,6 +134,55 @@ class Joined(Deferred):
         return torch.cat([computed(one) for one in self.held], self.dim)
 
 
+class Rotated(Deferred):
+    """A query or a key that is rotated later, both with one call of `run`, as `run(out)`. `own` is its index."""
+
+    __slots__ = ("dtype", "heads", "held", "own", "run", "shape")
+
+    def __init__(self, heads: tuple[Any, Any], own: int, run: Callable[[Any], Any], held: list[Any]) -> None:
+        self.heads, self.own, self.run, self.held = heads, own, run, held
+        self.shape, self.dtype = heads[own].shape, heads[own].dtype
+
+    def now(self) -> Tensor:
+        if not self.held:
+            self.held[:] = self.run(None)
+        made: Tensor = self.held[self.own]
+        return made
+
+
+class LaterActivation(Deferred):
+    """The activation of `x`, which `op` computes."""
+
+    __slots__ = ("dtype", "mode", "op", "shape", "x")
+
+    def __init__(self, op: Callable[..., Tensor], x: Tensor, mode: str) -> None:
+        self.op, self.x, self.mode, self.shape, self.dtype = op, x, mode, x.shape, x.dtype
+
+    def now(self) -> Tensor:
+        return self.op(self.x, mode=self.mode)
+
+
+class LaterSum(Deferred):
+    """A sum that is not computed yet. The norm of the sum may compute it.
+
+    `own` is the original expression as a function of `terms`, and `options` are those of `Calls.sum_and_norm`.
+    """
+
+    __slots__ = ("at", "device", "dtype", "ndim", "options", "own", "run", "shape", "terms", "total")
+
+    def __init__(self, at: Any, own: Any, options: Any, terms: dict[str, Any], run: Callable[..., Any]) -> None:
+        x = terms["x"]
+        self.at, self.own, self.options, self.terms, self.run = at, own, options, terms, run
+        self.shape, self.dtype, self.device, self.ndim = x.shape, x.dtype, x.device, x.dim()
+        self.total: Any = None
+
+    def now(self) -> Any:
+        if self.total is None:
+            self.total = self.run(self.at, self.own, self.options, **self.terms)
+            self.terms = {}
+        return self.total
+
+
 def computed(x: Any) -> Any:
     """Return a tensor for a `Deferred`, and any other value unchanged."""
     return x.now() if isinstance(x, Deferred) else x
@@ -176,4 +226,16 @@ def rejected(x: Any, cpu_kernels: bool) -> str | None:
     return unusable(x, cpu_kernels, permuted=True)
 
 
-__all__ = ["Deferred", "Joined", "Normed", "computed", "deferred", "joined", "original", "rejected"]
+__all__ = [
+    "Deferred",
+    "Joined",
+    "LaterActivation",
+    "LaterSum",
+    "Normed",
+    "Rotated",
+    "computed",
+    "deferred",
+    "joined",
+    "original",
+    "rejected",
+]

@@ -97,6 +97,43 @@ def is_norm_call(node: ast.expr) -> bool:
     return is_norm(node.func)
 
 
+def with_factor(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+    """Split `norm(x, factor)` into norm, `x` and factor, or return None for another expression."""
+    if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords or not is_norm(node.func):
+        return None
+    x, factor = node.args
+    plain = isinstance(node.func, ast.Attribute) and not isinstance(x, ast.Starred) and is_value(factor)
+    return (node.func, x, factor) if plain else None
+
+
+def without_tanh(node: ast.expr) -> ast.expr | None:
+    """Return `gate.unsqueeze(1)` for `torch.tanh(gate).unsqueeze(1)` and `gate.tanh().unsqueeze(1)`, or None."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr == "tanh" and not node.keywords:
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F")
+        parts = node.args if of_torch else [node.func.value, *node.args]
+        return parts[0] if len(parts) == 1 else None
+    inner = without_tanh(node.func.value) if node.func.attr in ("unsqueeze", "view", "reshape") else None
+    if inner is None:
+        return None
+    view = ast.Attribute(inner, node.func.attr, ast.Load())
+    return ast.copy_location(ast.Call(ast.copy_location(view, node), node.args, node.keywords), node)
+
+
+def tanh_of(gate: ast.expr) -> ast.expr:
+    """Return `gate.tanh()`."""
+    method = ast.copy_location(ast.Attribute(gate, "tanh", ast.Load()), gate)
+    return ast.copy_location(ast.Call(method, [], []), gate)
+
+
+def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
+    """Return the two factors of a product in both orders, or nothing for another expression."""
+    if not isinstance(product, ast.BinOp) or not is_product(product):
+        return ()
+    return (product.left, product.right), (product.right, product.left)
+
+
 __all__ = [
     "is_norm_call",
     "is_number",
@@ -105,8 +142,12 @@ __all__ = [
     "is_share",
     "is_sum",
     "is_value",
+    "orders",
     "same_dtype",
     "sigmoid_of",
+    "tanh_of",
+    "with_factor",
     "without_cast",
     "without_float",
+    "without_tanh",
 ]

@@ -7,51 +7,13 @@ name is not read anywhere else, and if no statement in between can change the va
 
 import ast
 import copy
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from .method import PREFIX
-
-# fmt: off
-METHODS = frozenset((
-    "chunk", "clone", "contiguous", "detach", "dim", "expand", "expand_as", "flatten", "float", "get", "items", "keys",
-    "numel", "permute", "repeat_interleave", "reshape", "sigmoid", "size", "split", "squeeze", "tanh", "to",
-    "transpose", "type_as", "unbind", "unflatten", "unsqueeze", "values", "view",
-))
-"""Methods that neither change a tensor nor run other modules."""
-FUNCTIONS = frozenset((
-    "cat", "chunk", "float", "gelu", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "range",
-    "silu", "tanh", "tuple", "zip",
-))
-"""Functions with the same property, also as attributes of a module such as `torch.cat`."""
-# fmt: on
-
+from .names import FUNCTIONS, METHODS, is_activation, is_kernel, is_norm, is_self
 
 Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
-
-
-ACTIVATIONS = ("act", "gelu", "silu", "swish", "sigmoid", "nonlin")
-"""Parts of the names of activations."""
-KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "sum_and_norm", "unfused"))
-"""Functions of `calls.py` without side effects."""
-
-
-def is_kernel(called: ast.expr) -> bool:
-    """Whether a called function computes a rewritten chain and has no side effects."""
-    return isinstance(called, ast.Name) and called.id in KERNELS
-
-
-def is_norm(called: ast.expr) -> bool:
-    """Whether a called module is a norm, according to its name. A norm has no side effects."""
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    return ("norm" in name.lower() and not name.endswith("_")) or re.fullmatch(r"ln(\d|_\w*[^_])?", name) is not None
-
-
-def is_activation(called: ast.expr) -> bool:
-    """Whether a called function or module is an activation, according to its name."""
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return any(part in name.lower() for part in ACTIVATIONS)
 
 
 class Read(ast.NodeVisitor):
@@ -259,11 +221,6 @@ def is_simple(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
 
 
-def is_self(node: ast.expr) -> bool:
-    """Whether the node is the variable `self`."""
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
 def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the parts of a statement that Python evaluates exactly once: no branch of `a if b else c`, no `lambda`."""
     yield node
@@ -312,7 +269,10 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
                 continue
             value = node.iter if isinstance(node, ast.For) else node.value
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {name for target in targets for name in Read(target).stores} | shared_by(value, calls)
+            names, shared = {name for target in targets for name in Read(target).stores}, shared_by(value, calls)
+            if isinstance(value, ast.Call) and not shared and not calls:
+                continue  # the tensors in the result of a module are different tensors
+            names |= shared
             group = set().union(names, *(groups.get(name, set()) for name in names))
             groups.update(dict.fromkeys(group, group))
         made.append(groups)

@@ -2,6 +2,7 @@
 
 The body of such a function has assignments to local variables, `if` statements of such assignments, and a `return` at
 its end. It reads only its parameters, `torch` and `F`, and has no side effects. An `if` becomes `a if test else b`.
+Statements for devices without kernels, such as `if x.device.type == "mps"`, are left out.
 """
 
 import ast
@@ -79,6 +80,7 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
     except Unreadable:
         return None
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    body = [statement for statement in body if not is_for_other_device(statement)]
     arguments = tree.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or not body:
         return None
@@ -130,6 +132,20 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
             return None
         made |= {name.id: filled(part, made) for name, part in pairs}  # type: ignore[attr-defined]
     return made
+
+
+def is_for_other_device(statement: ast.stmt) -> bool:
+    """Whether the statement is an `if` whose body runs only on another device than a CPU or a GPU of NVIDIA."""
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    both = isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.And)
+    for part in statement.test.values if both else [statement.test]:  # type: ignore[attr-defined]
+        if isinstance(part, ast.Compare) and len(part.ops) == 1 and isinstance(part.ops[0], ast.Eq):
+            device = part.comparators[0]
+            known = isinstance(device, ast.Constant) and device.value not in ("cpu", "cuda")
+            if known and ast.unparse(part.left).endswith(".device.type"):
+                return True
+    return False
 
 
 def is_cheap(node: ast.expr) -> bool:

@@ -235,29 +235,31 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     if hooks_everywhere() or has_hooks(module):
         return "the norm has hooks"
     dtype = FLOAT if wide else x.dtype
-    parameters = module._parameters
-    own = module.__dict__
-    recipe = own.get(RECIPE) if type(own.get(RECIPE)) is NormRecipe else None
-    names = ("weight" if recipe is None else recipe.weight_name, "bias")
-    absent = isinstance(module, nn.LayerNorm) and any(name not in parameters for name in names)
-    if absent or any(own.get(name) is not None for name in names):
+    parameters, own = module._parameters, module.__dict__
+    recipe = own.get(RECIPE)
+    recipe = recipe if type(recipe) is NormRecipe else None
+    name = "weight" if recipe is None else recipe.weight_name
+    absent = isinstance(module, nn.LayerNorm) and not (name in parameters and "bias" in parameters)
+    if absent or own.get(name) is not None or own.get("bias") is not None:
         return "the norm's weight or bias is not a parameter"
-    weight, bias = (parameters.get(name) for name in names)
+    weight, bias = parameters.get(name), parameters.get("bias")
     for parameter in (weight, bias):
         if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
             return "the norm's parameters are not plain tensors on the device"
     if recipe is not None:
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
-    casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
-    if not casts and not is_exactly(module, nn.LayerNorm):
-        return f"{base_of(module).__name__} is no known norm"
-    dtypes = (dtype, x.dtype) if casts else (dtype,)
-    if any(parameter is not None and parameter.dtype not in dtypes for parameter in (weight, bias)):
-        return "the norm's parameters have another dtype"
-    norm: Any = module
-    if norm.normalized_shape != x.shape[-1:] or not is_eps(norm.eps):
+    casts = False
+    if not is_exactly(module, nn.LayerNorm):
+        casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
+        if not casts:
+            return f"{base_of(module).__name__} is no known norm"
+    for parameter in (weight, bias):
+        if parameter is not None and parameter.dtype != dtype and not (casts and parameter.dtype == x.dtype):
+            return "the norm's parameters have another dtype"
+    known: Any = module
+    if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
         return "the norm has another width"
-    return Norm("layer_norm", weight, bias, norm.eps)
+    return Norm("layer_norm", weight, bias, known.eps)
 
 
 def unknown_norm(module: Any) -> str | None:
@@ -325,6 +327,16 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
     return orders[0] if same else None
 
 
+def plain_activation(act: Any) -> Any:
+    """Return the operator of `act(x)` for an activation module, or a reason."""
+    op = activation_of(act, "")
+    return (
+        op
+        if isinstance(op, str)
+        else getattr(ops, op.__name__.removesuffix("_and_mul"), "the activation has no kernel")
+    )
+
+
 def not_halves(gate: Tensor, up: Any) -> str | None:
     """Return the reason why the kernel of a gated activation cannot read both tensors, or None.
 
@@ -350,6 +362,7 @@ __all__ = [
     "modulation",
     "norm_of",
     "not_halves",
+    "plain_activation",
     "unknown_norm",
     "unscaled",
     "unmodulated",

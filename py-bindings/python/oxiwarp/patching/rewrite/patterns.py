@@ -14,10 +14,14 @@ from .expressions import (
     is_product,
     is_share,
     is_value,
+    orders,
     same_dtype,
     sigmoid_of,
+    tanh_of,
+    with_factor,
     without_cast,
     without_float,
+    without_tanh,
 )
 from .flow import Read, is_activation, shared_by
 from .formulas import formula_of, function_at, function_name, is_cheap
@@ -26,6 +30,7 @@ from .views import one_plus, view_of, viewed
 
 GATED, MODULATED, SUM, NORM = "gated_residual", "modulated_norm", "plain_sum", "plain_norm"
 ACTIVATION, MODULATION = "gated_activation", "modulation"
+FACTOR_NORM, TANH_SUM = "factor_norm", "tanh_sum"
 
 
 @dataclass
@@ -242,7 +247,10 @@ class Finder:
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
-        for pattern in (getattr(self, name) for name in patterns or (MODULATED, GATED, MODULATION, ACTIVATION)):
+        for pattern in (
+            getattr(self, name)
+            for name in patterns or (MODULATED, FACTOR_NORM, TANH_SUM, GATED, MODULATION, ACTIVATION)
+        ):
             self.start()
             found = pattern(node)
             if found and found.keeps_order() and found.evaluates_once():
@@ -344,6 +352,33 @@ class Finder:
             return self.chain(MODULATION, node, {"x": x, "scale": scale, "shift": shift, "target": target}, wide=wide)
         return None
 
+    def factor_norm(self, node: ast.expr) -> Chain | None:
+        """Match `norm(x, 1 + scale)`, a norm that multiplies by its second argument. `scale` may be cast to float32."""
+        found = with_factor(node)
+        if found is None:
+            return None
+        norm, x, factor = found
+        scale = self.scale_of(factor)
+        if scale is None or not is_value(scale):
+            return None
+        scale, wide = without_float(scale)
+        return self.chain(FACTOR_NORM, node, {"norm": norm, "x": x, "scale": scale}, wide=wide)
+
+    def tanh_sum(self, node: ast.expr) -> Chain | None:
+        """Match `x + norm(y, torch.tanh(gate))`, also with views of the result of `tanh`."""
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            return None
+        for x, other in ((node.left, node.right), (node.right, node.left)):
+            found = with_factor(self.see(other))
+            gate = None if found is None else without_tanh(found[2])
+            if found is None or gate is None or not is_value(x):
+                continue
+            norm, y, factor = found
+            chain = self.chain(TANH_SUM, node, {"x": x, "norm": norm, "y": y, "gate": gate})
+            chain.inlined[id(factor)] = tanh_of(gate)
+            return chain
+        return None
+
     def gated_activation(self, node: ast.expr) -> Chain | None:
         """Match `activation(gate) * up` and `gate.sigmoid() * up`."""
         for first, up in orders(self.see(node) if isinstance(node, ast.Call) else node):
@@ -376,13 +411,6 @@ class Finder:
         return scale
 
 
-def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
-    """Return the two factors of a product in both orders, or nothing for another expression."""
-    if not isinstance(product, ast.BinOp) or not is_product(product):
-        return ()
-    return (product.left, product.right), (product.right, product.left)
-
-
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
     """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
     arguments = ast.arguments(
@@ -397,11 +425,13 @@ def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lamb
 
 __all__ = [
     "ACTIVATION",
+    "FACTOR_NORM",
     "GATED",
     "MODULATED",
     "MODULATION",
     "NORM",
     "SUM",
+    "TANH_SUM",
     "Chain",
     "Finder",
     "function_of",

@@ -14,13 +14,15 @@ from torch import nn
 from ..._cache import cache_weakly
 from ..class_swap import RECIPE, Unsuitable, base_of, recipe_of
 from ..inductor import is_decoders, is_few
+from ..report import NO_KERNEL
 from ..sites import SITES, Site
-from .branches import rewritten as rewrite
 from .calls import FUNCTIONS, Options, calls
+from .factor_norms import probe
 from .method import Unreadable, tree_of, undecorated
-from .operands import activation_of, unknown_norm
-from .rewriter import Found, Rewritten
+from .operands import activation_of, plain_activation, unknown_norm
+from .rewriter import Found, Rewriting, Rewritten
 
+IDLE = "operations that return a copy, left out, or signatures of methods, looked up once"
 compiling = torch.compiler.is_compiling
 
 
@@ -57,14 +59,22 @@ class RewrittenRecipe:
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
         new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels, self.attention), sites))
 
-        decodes = is_decoders(base)
+        decodes, inlined = is_decoders(base), tuple(rewritten.inlined.items())
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
             return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
 
-        return run, sites
+        @functools.wraps(own)
+        def run_if_known(self: Any, *args: Any, **kwargs: Any) -> Any:
+            cls, held = type(self), self.__dict__
+            for name, method in inlined:
+                if getattr(cls, name, None) is not method or name in held:
+                    return own(self, *args, **kwargs)
+            return run(self, *args, **kwargs)
+
+        return run_if_known if inlined else run, sites
 
     def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
@@ -72,7 +82,8 @@ class RewrittenRecipe:
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
         exactness += ", but for the attention" if "attention" in ops else ""
-        return {"op": ", ".join(ops), "exactness": exactness, "reason": self.remark}
+        remark = self.remark if ops else "; ".join(filter(None, (self.remark, IDLE)))
+        return {"op": ", ".join(ops) or NO_KERNEL, "exactness": exactness, "reason": remark}
 
 
 def recipe_for(
@@ -109,6 +120,8 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
         return "patch was called without attention=True"
     if chain.owner:
         return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
+    if chain.factor:
+        return probe(getattr(x, chain.norm, None))
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
     op = activation(x, chain) if chain.act else None
@@ -116,8 +129,12 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator of a product `act(gate) * up`, or a reason. `chain.act` names the attribute of `x`."""
-    return activation_of(getattr(x, chain.act, None), "")
+    """Return the operator of a product `act(gate) * up` or of `act(x)`, or a reason.
+
+    `chain.act` names the attribute of `x`.
+    """
+    act = getattr(x, chain.act, None)
+    return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:
@@ -136,7 +153,7 @@ def found_in(own: FunctionType) -> tuple[Found, ...] | str:
 def rewritten_from(own: FunctionType) -> Rewritten | str:
     """Return the rewritten method, or the reason why it cannot be rewritten."""
     try:
-        rewritten = rewrite(own)
+        rewritten = Rewriting(own).run()
         if rewritten.chains:
             rewritten.bind(own, dict.fromkeys(FUNCTIONS))
     except Unreadable as why:
@@ -174,7 +191,7 @@ def methods_of(cls: type) -> tuple[str, ...]:
     """Return the names of the methods of `cls` that have chains. `forward` or `__call__` comes first.
 
     The other methods are those of base classes in the file of `cls` or of its `forward`. A method whose formula is part
-    of a chain of another method is left out.
+    of a chain of another method, or whose statements are part of another method, is left out.
     """
     main = main_method(cls)
     if main is None:
@@ -186,6 +203,8 @@ def methods_of(cls: type) -> tuple[str, ...]:
     found = {name: found_in(own) for name, own in methods.items() if is_own(own)}
     chains = {name: made for name, made in found.items() if made and not isinstance(made, str)}
     inlined = [part for made in chains.values() for chain in made for part in chain.functions.values()]
+    for name in chains:
+        inlined += rewritten_from(methods[name]).inlined.values()  # type: ignore[union-attr]
     return tuple(name for name in chains if not any(methods[name] is part for part in inlined))
 
 

@@ -3,19 +3,39 @@
 import ast
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+import torch.nn.functional as F
+
 from .blocks import Block, blocks
-from .flow import Read, evaluated_once, is_activation, is_self, is_simple
-from .formulas import CLASS, function_at
+from .flow import evaluated_once, is_activation, is_self, is_simple
+from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
 from .helpers import Helper, helper_name, helpers_of
+from .identities import replace_identities
+from .inline import Inlining
+from .joins import JOINED_ACTIVATION, Joins
+from .likely import is_likely, is_modulation, is_sigmoid
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
+from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
-from .patterns import ACTIVATION, GATED, MODULATED, MODULATION, NORM, SUM, Chain, Finder, orders
+from .patterns import (
+    ACTIVATION,
+    FACTOR_NORM,
+    GATED,
+    MODULATED,
+    MODULATION,
+    NORM,
+    SUM,
+    TANH_SUM,
+    Chain,
+    Finder,
+    orders,
+)
 from .rotary_rewriter import (
+    JOINED_PAIR,
     ROTARY,
     ROTARY_PAIR,
     ROTARY_PART,
@@ -26,16 +46,15 @@ from .rotary_rewriter import (
     part_of,
     rotary_chain,
 )
+from .sums import LaterSums
 from .unfused import UNFUSED, unfused_chain
 from .views import join_views
 
 SUM_AND_NORM = "sum_and_norm"
-ATTENTION = "attention"
+ATTENTION, GELU = "attention", "gelu"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
 """Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
-MODULATIONS = ("scale", "shift", "mod", "gamma", "beta")
-"""Parts of the names of a scale or shift."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -48,9 +67,14 @@ KERNELS = {
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
     (SUM, NORM): ("add_rms_norm", "gated_residual_ada_norm"),
+    (FACTOR_NORM,): ("ada_norm",),
+    (TANH_SUM,): ("residual_tanh_gated_rms_norm",),
     (ROTARY,): ("qk_norm_rope", "rope"),
     (ATTENTION,): ("attention",),
+    (GELU,): ("gelu", "gelu_tanh"),
     (HEAD_NORM,): ("qk_norm_rope",),
+    (JOINED_PAIR,): ("qk_norm_rope",),
+    (JOINED_ACTIVATION,): ("gelu", "gelu_tanh", "silu", "relu2"),
 }
 """The operators that compute a chain, or a sum and the norm after it."""
 
@@ -74,6 +98,8 @@ class Found:
     """Why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
     """Name of the parameter, such as "attn", that holds the norm, or ""."""
+    factor: bool = False
+    """Whether the norm multiplies by its second argument."""
 
 
 @dataclass
@@ -82,7 +108,9 @@ class Rewritten:
 
     tree: ast.FunctionDef
     chains: list[Found]
-    helpers: dict[str, Helper] = field(default_factory=dict)
+    inlined: dict[str, FunctionType]
+    """The methods of the class whose statements are part of the method, by name."""
+    helpers: dict[str, Helper]
     """Functions that the method calls and that have chains too, by name."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
@@ -116,18 +144,16 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            if (
-                len(chains) == 2
-                and chains[1].op == NORM
-                and is_modulated_later(self.block, self.at, node, self.rewriting.space)
-            ):
+            # A later statement may modulate the norm, or cast the modulated norm.
+            part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
+            if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node
             for chain in chains:
                 self.absorbed |= chain.used()
             return self.rewriting.call(chains, self)
-        if isinstance(node, ast.Call) and is_attention(node.func):
-            node.args = [ast.Constant(self.rewriting.add(Chain(ATTENTION, node, {}))), node.func, *node.args]
-            node.func = ast.copy_location(ast.Name(PREFIX + ATTENTION, ast.Load()), node)
+        if isinstance(node, ast.Call) and (op := self.function_in_place_of(node)):
+            node.args = [ast.Constant(self.rewriting.add(Chain(op, node, {}))), node.func, *node.args]
+            node.func = ast.copy_location(ast.Name(PREFIX + op, ast.Load()), node)
         if id(node) not in self.known and isinstance(node, ast.expr) and (unfused := unfused_chain(node)):
             self.known |= {id(part) for part in ast.walk(node)}
             return self.rewriting.unfused(unfused, self.generic_visit(node))
@@ -161,6 +187,13 @@ class Nested(ast.NodeTransformer):
         calls = [value, *(factor for factor, _ in orders(value))]
         return any(isinstance(call, ast.Call) and is_activation(call.func) for call in calls)
 
+    def function_in_place_of(self, node: ast.Call) -> str:
+        """Return the name of the function that runs in the place of an attention or a GELU, or ""."""
+        if is_attention(node.func):
+            return ATTENTION
+        gelu = len(node.args) == 1 and value_of(node.func, self.rewriting.space) is F.gelu
+        return GELU if gelu and [word.arg for word in node.keywords] in ([], ["approximate"]) else ""
+
     def is_branch(self, node: ast.expr) -> bool:
         """Whether the statement assigns `node` to a variable that a later gated residual adds: `x + sigmoid(g) * y`."""
         block, statement = self.block, self.block.statements[self.at]
@@ -180,16 +213,14 @@ class Nested(ast.NodeTransformer):
 
 
 class Rewriting:
-    """Rewrites one method. `tree` is its syntax tree, if it was changed.
+    """Rewrites a method, or a function that a method calls.
 
-    `found` has the chains of the method that calls a function. Those of the function are added.
+    `found` has the chains of the method that calls the function. Those of the function are added.
     """
 
-    def __init__(
-        self, own: FunctionType, tree: ast.FunctionDef | None = None, found: list[Found] | None = None
-    ) -> None:
+    def __init__(self, own: FunctionType, found: list[Found] | None = None) -> None:
         self.own = undecorated(own)
-        self.tree = tree or tree_of(self.own)
+        self.tree = tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.nested, self.found = found is not None, [] if found is None else found
@@ -200,22 +231,33 @@ class Rewriting:
     def run(self) -> Rewritten:
         """Rewrite the method."""
         join_views(self.tree)
+        inlining = Inlining(self.tree, self.space[CLASS], self.own.__globals__)
+        inlining.run()
+        others = [node.body for node in ast.walk(self.tree) if isinstance(node, ast.If) and is_for_other_device(node)]
         for block in list(blocks(self.tree)):
-            self.rewrite(block)
+            if all(block.statements is not body for body in others):
+                self.rewrite(block)
+        LaterSums(self.tree, self.add, self.found).run()
         WideNorms().visit(self.tree)
+        Joins(self.tree, self.add).run()
         Deferring(self.tree).run()
         for call in head_norms(self.tree):
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
             call.args = [ast.Constant(at), call.func, *call.args, *wideness(call)]
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
+        replace_identities(
+            self.tree,
+            lambda node: value_of(node, self.space),
+            lambda node: self.found.append(Found((), node.lineno, ast.unparse(node), {})),
+        )
         if self.found:
             check_source(self.own)
         helpers = {} if self.nested else helpers_of(self.tree, self.own, self.helper)
-        return Rewritten(ast.fix_missing_locations(self.tree), self.found, helpers)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined, helpers)
 
     def helper(self, function: FunctionType) -> ast.FunctionDef:
         """Rewrite a function that the method calls, and return its changed syntax tree."""
-        return Rewriting(function, found=self.found).run().tree
+        return Rewriting(function, self.found).run().tree
 
     def rewrite(self, block: Block) -> None:
         """Replace the chains of a block, statement by statement."""
@@ -355,13 +397,17 @@ class Rewriting:
         """Add a chain to the report, and return its index."""
         names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
+        if chains[0].op == ACTIVATION and "act" in chains[0].operands:
+            op = activation_of(value_of(chains[0].operands["act"], self.space), chains[0].options["approximate"])
+            names = names if isinstance(op, str) else (op.__name__,)
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
         owner, called_norm = "", chains[-1].operands.get("norm")
-        if chains[-1].op == HEAD_NORM and not norm and isinstance(called_norm, ast.Attribute):
+        if chains[-1].op in (HEAD_NORM, JOINED_PAIR) and not norm and isinstance(called_norm, ast.Attribute):
             owner, norm = ast.unparse(called_norm.value), called_norm.attr
         reason = chains[0].options.get("reason", "")
-        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner))
+        factor = chains[-1].op in (FACTOR_NORM, TANH_SUM)
+        self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner, factor))
         return len(self.found) - 1
 
 
@@ -370,6 +416,13 @@ def is_attention(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return function.attr in ATTENTIONS and not is_self(function.value)
     return isinstance(function, ast.Name) and function.id in ATTENTIONS
+
+
+def value_of(node: ast.expr, space: Mapping[str, Any]) -> Any:
+    """Return the value of a global variable such as `F`, or of an attribute of it such as `F.gelu`, or None."""
+    if isinstance(node, ast.Attribute):
+        return getattr(value_of(node.value, space), node.attr, None)
+    return space.get(node.id) if isinstance(node, ast.Name) and node.id != CLASS else None
 
 
 def class_of(method: FunctionType) -> Any:
@@ -384,46 +437,6 @@ def attribute_of(node: ast.expr | None) -> str:
     """Return the name of an attribute of `self`, or "" for any other expression."""
     own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     return node.attr if own and isinstance(node, ast.Attribute) else ""
-
-
-def is_sigmoid(chain: Chain) -> bool:
-    """Whether the chain is `sigmoid(gate) * up`, according to the name of the function."""
-    return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
-
-
-def is_modulation(chain: Chain) -> bool:
-    """Whether `x * (1 + scale) + shift` is likely to modulate a tensor, according to the names of scale and shift.
-
-    An example of another calculation is the index `row * (1 + columns) + column`.
-    """
-    parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
-    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]
-    return any(part in name.lower() for name in names for part in MODULATIONS)
-
-
-def is_likely(chain: Chain, statement: ast.stmt) -> bool:
-    """Whether `x + a * b` is likely to be a gated residual.
-
-    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual, or
-    the method returns the sum of a variable and a branch that it calls.
-    """
-    x = chain.operands["x"]
-    names = [name.lower() for part in ("a", "b") for name in Read(chain.operands[part]).loads]
-    names += [
-        node.attr.lower()
-        for part in ("a", "b")
-        for node in ast.walk(chain.operands[part])
-        if isinstance(node, ast.Attribute)
-    ]
-    returned = isinstance(statement, ast.Return) and statement.value is chain.node and isinstance(x, ast.Name)
-    if any("gate" in name for name in names) or (
-        returned and any(Read(chain.operands[part]).effects for part in ("a", "b"))
-    ):
-        return True
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    assigned = [target.id for target in targets if isinstance(target, ast.Name)]
-    root = Read(x).loads[:1]
-    return bool(root) and (root[0] in assigned or "resid" in root[0])
 
 
 def constants(chain: Chain) -> list[ast.expr]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ... import ops
 from ...ops._register import PLAIN, may_write, needs_grad
 from ..fusions.core.operands import as_rows
-from ..sites import Site
-from .deferred import Deferred, Joined, Normed, computed, deferred, rejected
+from ..sites import RAN, Site
+from .deferred import Deferred, Joined, Normed, Rotated, computed, deferred, rejected
 from .operands import FLOAT
 from .rotary import (
     CONSTANTS,
@@ -62,17 +62,39 @@ class RotaryCalls:
             self.site(at).note(found)
         return own(**{name: computed(value) for name, value in given.items()})
 
-    def rotary_pair(self, at: int, own: Own, options: tuple[Any, ...], other: Any, **given: Any) -> tuple[Any, Any]:
-        """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same."""
+    def rotary_pair(
+        self, at: int, own: Own, options: tuple[Any, ...], late: bool = False, *, other: Any, **given: Any
+    ) -> tuple[Any, Any]:
+        """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same.
+
+        With `late`, the results may be two `Rotated`.
+        """
         found, second = self.rotation(at, own, given), {**given, "a0": other}
         again = self.rotation(at, own, second)
         if isinstance(found, Rotation) and found.number == 1 and found is again:
             args = arguments(given)
             heads, leaves = (args[0], other), leaves_of(args[1:])
-            made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
-            if made is not None:
-                return made
+
+            def run(out: Any) -> Any:
+                if out is not None:
+                    offset = found.offset(heads[0], leaves)
+                    self.site(at).note(RAN)
+                    return normed(found, heads, found.tables(leaves, heads[0].dtype), self.mode, out, offset)
+                made = self.attempt(at, lambda: rotate(found, heads, leaves, self.mode))
+                return made or (self.rotated(at, own, given, ""), self.rotated(at, own, second, ""))
+
+            if late and may_be_late(found, heads, self.mode):
+                held: list[Any] = []
+                return Rotated(heads, 0, run, held), Rotated(heads, 1, run, held)
+            return run(None)
         return self.rotated(at, own, given, found), self.rotated(at, own, second, again)
+
+    def joined_pair(self, at: int, cat: Callable[..., Any], queries: Any, keys: Any, dim: int = 0) -> tuple[Any, Any]:
+        """Return `cat(queries, dim)` and `cat(keys, dim)`. Parts that are not computed yet are written into them."""
+        made = None
+        if any([isinstance(x, Deferred) for x in queries]) and cat is torch.cat:
+            made = self.attempt(at, lambda: written(list(zip(queries, keys, strict=True)), dim))
+        return made or (cat([computed(x) for x in queries], dim), cat([computed(x) for x in keys], dim))
 
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
         """Return what a rotary function computes, or the reason why no kernel computes it.
@@ -176,6 +198,53 @@ class RotaryCalls:
             return made
         found = self.attempt(at, made.kernel)
         return made.original() if found is None else found
+
+
+def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
+    """Whether one kernel rotates queries and keys after their norms, and may write to a part of a tensor."""
+    if how.joint is None or how.form == "matrices" or (how.mode == "fast" and mode == "exact"):
+        return False
+    return not any([isinstance(x, Joined) for x in heads]) and not recorded([heads])
+
+
+def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
+    """Return the concatenated queries and keys of several streams, such as text and image.
+
+    Raise RuntimeError if a kernel does not support a part, or if parts differ in dtype.
+    """
+    firsts = streams[0]
+    at, outs = dim % len(firsts[0].shape), []
+    like = next(x for x in tensors_of(streams))
+    if at == len(firsts[0].shape) - 1 or recorded([[x] for x in tensors_of(streams)]):
+        raise RuntimeError("autograd or a transform of torch.func is active")
+    for own, first in enumerate(firsts):
+        shapes = [list(stream[own].shape) for stream in streams]
+        if any(shape[:at] + shape[at + 1 :] != shapes[0][:at] + shapes[0][at + 1 :] for shape in shapes):
+            raise RuntimeError("the parts differ in shape")
+        if any(stream[own].dtype != first.dtype for stream in streams):
+            raise RuntimeError("the parts differ in dtype")
+        shapes[0][at] = sum(shape[at] for shape in shapes)
+        outs.append(like.new_empty(shapes[0], dtype=first.dtype))
+    begin = 0
+    for stream in streams:
+        size = stream[0].shape[at]
+        places = tuple(out.narrow(at, begin, size) for out in outs)
+        begin += size
+        x, y = stream
+        if isinstance(x, Rotated) and isinstance(y, Rotated) and x.run is y.run and not x.held:
+            x.run(places)
+        elif isinstance(x, Normed) and isinstance(y, Normed):
+            normed(None, stream, (), "exact", places)
+        else:
+            for place, one in zip(places, stream, strict=True):
+                place.copy_(computed(one))
+    return tuple(outs)
+
+
+def tensors_of(streams: list[tuple[Any, Any]]) -> list[Any]:
+    """Return a tensor for each part of several streams: the part, or the operand of its norm."""
+    heads = [one.heads if isinstance(one, Rotated) else (one,) for stream in streams for one in stream]
+    return [one.x if isinstance(one, Normed) else one for parts in heads for one in parts]
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
@@ -293,7 +362,7 @@ def cut(how: Rotation, tables: tuple[Tensor, ...], sizes: list[int], at: int) ->
 
 
 def normed(
-    how: Rotation,
+    how: Rotation | None,
     heads: tuple[Any, ...],
     tables: tuple[Tensor, ...],
     mode: str,
@@ -302,8 +371,8 @@ def normed(
 ) -> tuple[Tensor, ...]:
     """Normalize and rotate queries, keys or both, of one part of a concatenation, such as the text tokens.
 
-    Write the results to `out` if it is given. `offset` is the index of the first rotated token if the tables have fewer
-    tokens than the queries.
+    Write the results to `out` if it is given. Without `how`, only normalize. `offset` is the index of the first rotated
+    token if the tables have fewer tokens than the queries.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
     if kinds[-1] != kinds[0]:
@@ -316,16 +385,15 @@ def normed(
         for name, one in zip("qk", heads, strict=False):
             options |= {f"{name}_weight": one.norm.weight, f"{name}_bias": one.norm.bias}
     own = [as_rows(one.x if isinstance(one, Normed) else one) for one in heads]
-    cos, sin, *_ = (*tables, None)
+    cos, sin, *_ = (*tables, None, None)
+    if how is not None:
+        options |= {"interleaved": how.interleaved, "rotary_dim": how.rotary_dim, "heads_first": how.heads_first}
     made = ops.qk_norm_rope(
         own[0],
         own[1] if len(own) == 2 else None,
         cos,
         sin,
         **options,
-        interleaved=how.interleaved,
-        rotary_dim=how.rotary_dim,
-        heads_first=how.heads_first,
         offset=offset,
         mode="fast" if mode == "fast" else "exact",
         out=out if out is None or len(own) == 2 else out[0],  # type: ignore[arg-type]

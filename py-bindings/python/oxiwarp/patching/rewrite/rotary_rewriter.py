@@ -15,6 +15,7 @@ from .patterns import Chain
 ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
 DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
+JOINED_PAIR = "joined_pair"
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
 """Names of functions that compute tables, or a part of a rotation."""
@@ -229,13 +230,15 @@ class Deferring:
                     self.enter(statement)
 
     def run(self) -> None:
-        """Defer the norms of all variables that rotary functions take."""
+        """Defer the norms of all variables that rotary functions or joined pairs take."""
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ROTATIONS:
-                for keyword in node.keywords:
-                    if keyword.arg in ("a0", "a1", "other") and isinstance(keyword.value, ast.Name):
-                        consumers.setdefault(keyword.value.id, []).append(node)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                rotated = [word.value for word in node.keywords if word.arg in ("a0", "a1", "other")]
+                taken = rotated if node.func.id in ROTATIONS else elements(node)
+                for part in taken:
+                    if isinstance(part, ast.Name):
+                        consumers.setdefault(part.id, []).append(node)
         for variable, calls in consumers.items():
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
 
@@ -273,6 +276,8 @@ class Deferring:
         for norm in norms:
             self.change(norm)
         block, at = end
+        if any(elements(call) for call in ast.walk(last)) and variable not in Read(last).stores:
+            return  # nothing reads the variable after it was joined
         if block[at] is not last or variable not in Read(last).stores:
             name = ast.Name(variable, ast.Load())
             value = ast.Call(ast.Name(COMPUTED, ast.Load()), [name], [])
@@ -306,7 +311,8 @@ class Deferring:
                 if is_view(value) and value.func.value is node:  # type: ignore[attr-defined]
                     return value
         for call in ast.walk(statement):
-            if isinstance(call, ast.Call) and id(call) in calls and any(word.value is node for word in call.keywords):
+            parts = [word.value for word in call.keywords] + elements(call) if isinstance(call, ast.Call) else []
+            if id(call) in calls and any(part is node for part in parts):
                 return call
         return None
 
@@ -384,6 +390,13 @@ class Deferring:
             norm.func = ast.copy_location(ast.Name(DEFERRED, ast.Load()), norm.args[0])
 
 
+def elements(call: ast.AST) -> list[ast.expr]:
+    """Return the tensors that a call of `joined_pair` concatenates, or [] for any other node."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != PREFIX + JOINED_PAIR:
+        return []
+    return [part for held in call.args[2:4] for part in held.elts]  # type: ignore[attr-defined]
+
+
 def is_view(node: ast.expr) -> bool:
     """Whether the node calls a method of `VIEWS`, with positional arguments."""
     own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords
@@ -422,9 +435,11 @@ def index_of(block: list[ast.stmt], statement: ast.stmt) -> int:
 __all__ = [
     "ROTARY",
     "ROTARY_PAIR",
+    "JOINED_PAIR",
     "ROTARY_PART",
     "Deferring",
     "assigned",
+    "is_cat",
     "local_functions",
     "next_rotation",
     "part_of",

@@ -62,17 +62,4 @@ def joins(first: ast.stmt, second: ast.stmt) -> bool:
     return isinstance(x, ast.Name) and x.id == name and reads.count(name) == 2
 
 
-def scales_in(statement: ast.stmt) -> set[str]:
-    """Return the names of variables to which a statement, or a statement inside of it, assigns a view of `1 + x`."""
-    found = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Assign) and is_definition(node):
-            value = node.value
-            while (x := viewed(value)) is not None:
-                value = x
-            if one_plus(value) is not None:
-                found.add(node.targets[0].id)  # type: ignore[attr-defined]
-    return found
-
-
-__all__ = ["VIEWS", "join_views", "one_plus", "scales_in", "view_of", "viewed"]
+__all__ = ["VIEWS", "join_views", "one_plus", "view_of", "viewed"]

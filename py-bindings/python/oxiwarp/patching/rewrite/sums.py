@@ -1,0 +1,209 @@
+"""Defers sums until a later norm: between them may stand `if` statements that do not read the sum.
+
+A statement `x = x + y` becomes `x = later_sum(...)`, which returns a `LaterSum`, an object in the place of a tensor.
+The norm of `x` then computes the sum and the norm in one kernel. Before each other statement that reads `x`, or that
+may change a term of the sum, `x = computed(x)` computes the sum.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .expressions import is_norm_call, is_number, is_sum, is_value
+from .flow import Aliases, Read, aliases_of, evaluated_before, evaluated_once, is_definition, is_simple
+from .method import PREFIX
+from .patterns import FACTOR_NORM, GATED, MODULATED, NORM, SUM, TANH_SUM, Chain, function_of
+from .rotary_rewriter import COMPUTED
+
+LATER, AFTER = "later_sum", "norm_of_later"
+KEPT = ("device", "dtype", "ndim", "shape")
+"""Attributes that a `LaterSum` has."""
+Pending = dict[str, set[int]]
+"""The statements, by `id`, whose sum a variable may hold."""
+
+
+class LaterSums:
+    """Finds sums of a rewritten method whose norm is in another block, and changes both."""
+
+    def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
+        self.tree, self.add, self.found = tree, add, found
+        inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda) and node is not tree]
+        self.captured = {name for node in inner for name in free_names(node)}
+        """Variables that a nested function may read at any time."""
+        self.terms: dict[int, set[str]] = {}
+        """The variables that a sum reads, by the `id` of the statement."""
+        self.useful: set[int] = set()
+        """The sums that reach a norm, by the `id` of the statement."""
+        self.change = False
+        self.aliases: Aliases = aliases_of(tree)
+
+    def run(self) -> None:
+        """Change all sums that reach a norm."""
+        self.walk(self.tree.body, {})
+        self.change = True
+        if self.useful:
+            self.walk(self.tree.body, {})
+
+    def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
+        """Follow the sums through a list of statements. Return the sums that may not be computed at its end."""
+        for statement in list(statements):
+            at = next(index for index, one in enumerate(statements) if one is statement)
+            if isinstance(statement, ast.If):
+                self.flush(statements, at, pending, [name for name in pending if not may_test(statement.test, name)])
+                branches = [self.walk(body, dict(pending)) for body in (statement.body, statement.orelse)]
+                pending = {
+                    name: set().union(*(one.get(name, ()) for one in branches))
+                    for name in {name for one in branches for name in one}
+                }
+                continue
+            if isinstance(statement, ast.Pass | ast.Raise):
+                continue
+            if not is_simple(statement):
+                self.flush(statements, at, pending, list(pending))
+                for field in ("body", "orelse", "finalbody"):
+                    inner = getattr(statement, field, None)
+                    if inner and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                        rest = self.walk(inner, {})
+                        self.flush(inner, len(inner), rest, list(rest))
+                continue
+            norms = {name: norm for name in pending if (norm := norm_of(statement, name)) is not None}
+            read = Read(statement)
+            if self.copies(statement, pending):
+                continue
+            late = [
+                one for one in pending if one not in norms and (one in read.loads or self.changes(read, pending[one]))
+            ]
+            self.flush(statements, at, pending, late)
+            for name, norm in norms.items():
+                self.useful |= pending[name]
+                at = next(index for index, one in enumerate(statements) if one is statement)
+                if self.change:
+                    self.take(norm, name)
+                self.flush(statements, at + 1, pending, [name] if name not in read.stores else [])
+                pending.pop(name, None)
+            for name in read.stores:
+                pending.pop(name, None)
+            if (name := self.sum_in(statement)) and (not self.change or id(statement) in self.useful):
+                pending[name] = {id(statement)}
+                self.terms.setdefault(id(statement), set(Read(statement).loads) - {"self", "torch"})
+                if self.change:
+                    self.defer(statement)
+        return pending
+
+    def copies(self, statement: ast.stmt, pending: Pending) -> bool:
+        """Whether a statement is `y = x` with a sum in `x`. Both variables may hold it then."""
+        value = statement.value if is_definition(statement) else None  # type: ignore[attr-defined]
+        if not isinstance(value, ast.Name) or value.id not in pending:
+            return False
+        name: str = statement.targets[0].id  # type: ignore[attr-defined]
+        if name in self.captured:
+            return False
+        pending[name] = pending[value.id]
+        return True
+
+    def changes(self, read: Read, sums: set[int]) -> bool:
+        """Whether a statement may change a tensor that one of the sums adds."""
+        names = set().union(*(self.terms[one] for one in sums))
+        near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
+        return bool(read.effects and (near & read.passed or far & read.changed))
+
+    def sum_in(self, statement: ast.stmt) -> str:
+        """Return the variable to which a statement assigns a sum, or ""."""
+        if not is_definition(statement):
+            return ""
+        assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        value, name = statement.value, statement.targets[0].id
+        plain = is_sum(value) and all(is_value(part) and not is_number(part) for part in (value.left, value.right))  # type: ignore[attr-defined]
+        gated = (is_call(value, GATED) or is_call(value, TANH_SUM)) and isinstance(value.args[0], ast.Constant)  # type: ignore[attr-defined]
+        return name if (plain or gated or is_call(value, LATER)) and name not in self.captured else ""
+
+    def defer(self, statement: Any) -> None:
+        """Let a statement compute its sum later."""
+        value = statement.value
+        if is_call(value, GATED) or is_call(value, TANH_SUM):
+            value.func.id = PREFIX + LATER
+            return
+        x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
+        own = function_of(["x", "y"], ast.BinOp(x, ast.Add(), y), set())
+        args: list[ast.expr] = [ast.Constant(None), own, constant((SUM,))]
+        words = [ast.keyword("x", value.left), ast.keyword("y", value.right)]
+        statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
+
+    def take(self, norm: ast.Call, name: str) -> None:
+        """Let a norm compute the sum in the variable `name` too."""
+        if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
+            norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
+            chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
+            both = "gated_residual_ada_norm" if not chain.factor else "residual_tanh_gated_rms_norm_modulated"
+            chain.ops = (*chain.ops, both)
+            return
+        at = self.add(Chain(SUM, norm, {}), Chain(NORM, norm, {"norm": norm.func, "x": norm.args[0]}))
+        module, x = ast.Name("norm", ast.Load()), ast.Name("x", ast.Load())
+        own = function_of(["norm", "x"], ast.copy_location(ast.Call(module, [x], []), norm), set())
+        norm.keywords = [ast.keyword("norm", norm.func), ast.keyword("x", norm.args[0])]
+        norm.args = [ast.Constant(at), own, constant((NORM, False))]
+        norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
+
+    def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
+        """Compute the sums in the variables `names` before statement `at`."""
+        for name in names:
+            pending.pop(name)
+            if self.change:
+                value = ast.Call(ast.Name(COMPUTED, ast.Load()), [ast.Name(name, ast.Load())], [])
+                near = statements[min(at, len(statements) - 1)]
+                made = ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], value), near)
+                statements.insert(at, ast.fix_missing_locations(made))
+
+
+def constant(value: Any) -> ast.Constant:
+    """Return a constant, which may be a tuple."""
+    return ast.Constant(value)
+
+
+def is_call(node: ast.expr, op: str) -> bool:
+    """Whether the node is the call that computes a chain of kind `op`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == PREFIX + op
+
+
+def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
+    """Return the norm of the variable `name` in a statement if this norm may compute the variable, or None."""
+    found = None
+    for node in evaluated_once(statement):
+        if not isinstance(node, ast.Call):
+            continue
+        x = node.args[0] if is_norm_call(node) else None
+        if (is_call(node, MODULATED) or is_call(node, FACTOR_NORM)) and isinstance(node.args[0], ast.Constant):
+            x = next((word.value for word in node.keywords if word.arg == "x"), None)
+        if isinstance(x, ast.Name) and x.id == name:
+            found = node
+            break
+    if found is None or sum(one == name for one in free_names(statement)) != 1:
+        return None
+    before = [part for part in evaluated_before(statement, name) or () if not isinstance(part, ast.Lambda)]
+    return None if any(Read(part).effects for part in before) else found
+
+
+def may_test(test: ast.expr, name: str) -> bool:
+    """Whether a condition has no side effects, and reads only `KEPT` of the variable `name`."""
+    kept = [node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in KEPT]
+    others = [node for node in ast.walk(test) if isinstance(node, ast.Name) and node.id == name]
+    return not Read(test).effects and all(any(node is one for one in kept) for node in others)
+
+
+def free_names(node: ast.AST) -> Iterator[str]:
+    """Yield the variables that a piece of code reads, without the parameters of its lambdas."""
+    if isinstance(node, ast.Lambda | ast.FunctionDef):
+        own = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                yield from free_names(default)
+        for part in node.body if isinstance(node.body, list) else [node.body]:
+            yield from (name for name in free_names(part) if name not in own)
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from free_names(child)
+
+
+__all__ = ["AFTER", "LATER", "LaterSums"]

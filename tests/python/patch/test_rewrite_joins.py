@@ -1,0 +1,304 @@
+"""Tests of concatenations into which kernels write: norms and rotations of joint attention, and activations."""
+
+from collections import Counter
+
+import pytest
+import torch
+from helpers import DTYPES, random
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import oxiwarp
+
+HEADS, DIM = 3, 16
+TEXT, IMAGE = 5, 7
+
+
+class Count(TorchDispatchMode):
+    """Counts the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[func.name().partition("::")[2].partition(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def apply_rotary(x, cos, sin):
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return (x.float() * cos[None, :, None] + turned.float() * sin[None, :, None]).to(x.dtype)
+
+
+class Joint(nn.Module):
+    """Norms of two streams, then their rotation, then the concatenation of both streams."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("norm_q", "norm_k", "norm_added_q", "norm_added_k"):
+            setattr(self, name, nn.RMSNorm(DIM, eps=1e-6))
+            nn.init.normal_(getattr(self, name).weight)
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        tq = self.norm_added_q(tq)
+        tk = self.norm_added_k(tk)
+        if turns is not None:
+            q = apply_rotary(q, *tables)
+            k = apply_rotary(k, *tables)
+            tq = apply_rotary(tq, *turns)
+            tk = apply_rotary(tk, *turns)
+        query = torch.cat([tq, q], dim=1)
+        key = torch.cat([tk, k], dim=1)
+        return query, key
+
+
+class SameNames(Joint):
+    """The concatenation has the name of one of its parts, and is in a branch."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        if tq is not None:
+            tq = self.norm_added_q(tq)
+            tk = self.norm_added_k(tk)
+            q = torch.cat([q, tq], dim=1)
+            k = torch.cat([k, tk], dim=1)
+        return q, k
+
+
+class ReadAgain(Joint):
+    """A part is read after the concatenation."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        q = apply_rotary(q, *tables)
+        k = apply_rotary(k, *tables)
+        query = torch.cat([q, tq], dim=1)
+        key = torch.cat([k, tk], dim=1)
+        return query, key + 0 * q.sum()
+
+
+class ReadBefore(Joint):
+    """A part is read between its rotation and the concatenation."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        q = apply_rotary(q, *tables)
+        k = apply_rotary(k, *tables)
+        total = q.sum()
+        query = torch.cat([q, tq], dim=1)
+        key = torch.cat([k, tk], dim=1)
+        return query * total, key
+
+
+class InLoop(Joint):
+    """The second round reads the parts of the first round."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        total = 0
+        for at in range(2):
+            total = total + (q.sum() if at else 0)
+            q = apply_rotary(q, *tables)
+            k = apply_rotary(k, *tables)
+            query = torch.cat([q, tq], dim=1)
+            key = torch.cat([k, tk], dim=1)
+        return query * total, key
+
+
+class Other(Joint):
+    """The two statements concatenate along other dimensions."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        query = torch.cat([q, tq], dim=1)
+        key = torch.cat([k, tk], dim=2)
+        return query, key
+
+
+def inputs(dtype, device):
+    sizes = (IMAGE, IMAGE, TEXT, TEXT)
+    heads = [random((2, size, HEADS, DIM), dtype, device, seed) for seed, size in enumerate(sizes)]
+    tables = [random((size, DIM // 2), torch.float32, device, 9 + size).repeat(1, 2) for size in (IMAGE, TEXT)]
+    return [*heads, *((table.cos(), table.sin()) for table in tables)]
+
+
+def results(cls, dtype, device):
+    """Return the original and the patched results, and the operators of the patched method."""
+    torch.manual_seed(0)
+    module, given = cls().to(device, dtype), inputs(dtype, device)
+    if cls is Other:
+        given[3] = random((2, IMAGE, 1, DIM), dtype, device, 3)
+    own = module(*given)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with Count() as count:
+        made = module(*given)
+    assert all(torch.is_tensor(x) for x in made)
+    return own, made, count.seen, module, given
+
+
+def close(made, own):
+    for one, other in zip(made, own, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=4 * torch.finfo(one.dtype).eps, atol=4 * torch.finfo(one.dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cls", [Joint, SameNames])
+def test_joined(cls, dtype, device):
+    """One kernel per stream computes queries and keys, and no `torch.cat` runs."""
+    own, made, seen, module, given = results(cls, dtype, device)
+    close(made, own)
+    assert seen["qk_norm_rope_out"] == 2 and seen["cat"] == 0, seen
+    torch.compiler.reset()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    close(compiled(*given), own)
+
+
+def test_without_rotation(device):
+    """Without tables, the same method only normalizes."""
+    module, given = Joint().to(device), inputs(torch.float32, device)
+    own = module(*given[:4], None, None)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with Count() as count:
+        made = module(*given[:4], None, None)
+    close(made, own)
+    assert count.seen["qk_norm_rope_out"] == 2 and count.seen["cat"] == 0
+
+
+def test_without_text(device):
+    module, given = SameNames().to(device), inputs(torch.float32, device)
+    own = module(*given[:2], None, None, None, None)
+    oxiwarp.patch(module, cpu_kernels=True)
+    close(module(*given[:2], None, None, None, None), own)
+
+
+@pytest.mark.parametrize("cls", [ReadAgain, ReadBefore, InLoop, Other])
+def test_other_methods(cls, device):
+    """Methods that read a part in another place get the same tensors."""
+    own, made, _, _, _ = results(cls, torch.float32, device)
+    for one, other in zip(made, own, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+def test_parts_that_do_not_fit(device):
+    """Parts of another dtype or shape give the result, or the error, of `torch.cat`."""
+    module, given = Joint().to(device), inputs(torch.float32, device)
+    module.norm_added_q.bfloat16(), module.norm_added_k.bfloat16()
+    mixed = [*given[:2], *(x.bfloat16() for x in given[2:4]), *given[4:]]
+    own = module(*mixed)
+    oxiwarp.patch(module, cpu_kernels=True)
+    close(module(*mixed), own)
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        module(*given[:2], *(x[:1] for x in mixed[2:4]), *given[4:])
+
+
+def test_gradients(device):
+    """Autograd records separate results."""
+    torch.manual_seed(0)
+    found = []
+    for patch in (False, True):
+        torch.manual_seed(0)
+        module, given = Joint().to(device), inputs(torch.float32, device)
+        if patch:
+            oxiwarp.patch(module, cpu_kernels=True)
+        heads = [x.clone().requires_grad_() for x in given[:4]]
+        with torch.enable_grad():
+            made = module(*heads, *given[4:])
+            (made[0].square().sum() + made[1].sum()).backward()
+        found.append([x.grad for x in (*heads, *module.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+
+
+class Parallel(nn.Module):
+    """The end of FLUX.1's single block: attention and feed-forward, concatenated."""
+
+    def __init__(self, act=None):
+        super().__init__()
+        self.act = act or nn.GELU(approximate="tanh")
+        self.up, self.attn = nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        attended = self.attn(x)
+        return torch.cat([attended, hidden], dim=2)
+
+
+class Assigned(Parallel):
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        attended = self.attn(x)
+        hidden = torch.cat([attended, hidden], -1)
+        return hidden
+
+
+class Twice(Parallel):
+    """The activation is read by another statement too."""
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        both = torch.cat([x, hidden], dim=-1)
+        return both * hidden.sum()
+
+
+class Changed(Parallel):
+    """The argument of the activation is changed before the concatenation."""
+
+    def forward(self, x):
+        y = x * 2
+        hidden = self.act(y)
+        y.mul_(2)
+        both = torch.cat([x, hidden], dim=-1)
+        return both
+
+
+class Branch(Parallel):
+    """The variable has another value on a path between the statements."""
+
+    def forward(self, x):
+        hidden = self.act(self.up(x))
+        if x.shape[0] == 2:
+            hidden = x
+        both = torch.cat([x, hidden], dim=-1)
+        return both
+
+
+def parallel(module, x):
+    """Return the results without and with `patch`, and the operators that ran."""
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
+    with Count() as count:
+        made = module(x)
+    return own, made, count.seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", [None, nn.SiLU, nn.GELU])
+def test_activations(act, dtype, device):
+    module, x = Assigned(act and act()).to(device, dtype), random((2, 5, DIM), dtype, device)
+    own, made, seen = parallel(module, x)
+    close([made], [own])
+    assert seen["activation_out"] == 1 and seen["cat"] == 0
+    torch.compiler.reset()
+    close([torch.compile(module, backend="eager", fullgraph=True)(x)], [own])
+    with torch.enable_grad():
+        y = x.clone().requires_grad_()
+        assert torch.autograd.grad(module(y).sum(), y)[0].isfinite().all()
+    seen = []
+    module.act.register_forward_hook(lambda *of: seen.append(1))
+    module(x)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("make", [Twice, Changed, Branch, lambda: Assigned(nn.Tanh()), Parallel])
+def test_other_activations(make, device):
+    """Other methods, and an activation without a kernel, give the original result."""
+    own, made, _ = parallel(make().to(device), random((2, 5, DIM), torch.float32, device))
+    close([made], [own])
