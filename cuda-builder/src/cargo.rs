@@ -36,6 +36,10 @@ const PROFILE: [&str; 7] = [
 /// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
+/// LLVM's pipeline of optimization level 2 runs once more after each optimization of rustc. Without it, six kernels spill
+/// registers.
+const PASSES: &str = "-Cpasses=default<O2>";
+
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
 /// Name of the PTX file that rustc writes.
@@ -77,7 +81,7 @@ pub(crate) struct Compilation<'a> {
 }
 
 /// Result of one run of cargo.
-struct Built {
+struct Output {
     /// PTX as the compiler wrote it.
     ptx: String,
     /// The list of the sources, in the format of Make.
@@ -144,7 +148,7 @@ impl Compilation<'_> {
         if !scan::undefined(&built.ptx, &SYSTEM_CALLS).is_empty() {
             built = self.compile(&target_dir, arch, unit, Linker::Used)?;
         }
-        let Built { ptx, dep_info, said } = built;
+        let Output { ptx, dep_info, said } = built;
         let text = self.finish(&ptx).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&dep_info));
         // The stamp (hashes of the sources, at the start of the PTX) omits sources that a build script
@@ -168,7 +172,7 @@ impl Compilation<'_> {
         arch: Arch,
         unit: Option<&str>,
         linker: Linker,
-    ) -> Result<Built, Error> {
+    ) -> Result<Output, Error> {
         let output =
             self.cargo(target_dir, arch, unit, linker).output().map_err(Error::io("run", "cargo"))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -183,7 +187,7 @@ impl Compilation<'_> {
             Linker::Used => results.join(&library).with_extension("ptx"),
         };
         let read = |path: &Path| fs::read_to_string(path).map_err(Error::io("read", path));
-        Ok(Built { ptx: read(&ptx)?, dep_info: read(&results.join(library).with_extension("d"))?, said })
+        Ok(Output { ptx: read(&ptx)?, dep_info: read(&results.join(library).with_extension("d"))?, said })
     }
 
     /// Returns the device crate's name for messages.
@@ -226,6 +230,7 @@ impl Compilation<'_> {
             format!("-Ctarget-cpu={arch}"),
             format!("-Ctarget-feature=+ptx{}", arch.ptx_isa()),
             UNROLL.to_string(),
+            PASSES.to_string(),
         ];
         flags.extend_from_slice(self.rustc_args);
         flags
