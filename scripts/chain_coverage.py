@@ -32,6 +32,7 @@ from oxiwarp.patching.fusions.core.source import resolve
 from oxiwarp.patching.norms.forward import NormRecipe
 from oxiwarp.patching.rewrite.method import PREFIX, undecorated
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, impossible, methods_of, rewritten_from
+from oxiwarp.patching.rewrite.sums import AFTER, LATER
 from oxiwarp.patching.sites import RAN, Site, sites_of
 
 KERNEL, ORIGINAL, LEFT, MISSED = "kernel", "original", "left", "missed"
@@ -227,6 +228,11 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
             places.setdefault(at, set()).update(places_of(node, indent))
             if node.func.id.endswith("head_norm"):
                 places[at].add(in_file(node, indent))
+            if node.func.id.endswith(AFTER):  # the kernel of the norm computes the sum too
+                x = next(word.value for word in node.keywords if word.arg == "x")
+                names = {part.id for part in ast.walk(x) if isinstance(part, ast.Name)}
+                for tree, columns in trees:
+                    places[at].update(sums_in(tree, names, columns))
             # A call may replace two rotations, of the queries and of the keys ("other").
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
@@ -238,6 +244,22 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
         own_places |= norms if "qk_norm_rope" in chain.ops else set()
         region = Region(own_places, (min(reach), max(reach)), functions, chain.ops, cover)
         covers.regions.setdefault(inner.__code__.co_filename, []).append(region)
+
+
+def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
+    """Yield the places of the sums that a later norm of one of the variables computes."""
+    assigned = [
+        (node.targets[0].id, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    ]
+    # The sum may have a second name.
+    names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
+    for name, value in assigned:
+        called = value.func if isinstance(value, ast.Call) and name in names else None
+        if isinstance(called, ast.Name) and called.id == PREFIX + LATER:
+            yield in_file(value, indent)
+            yield from places_of(value, indent)
 
 
 def index_of(call: ast.Call) -> int | None:
