@@ -36,8 +36,8 @@ const PROFILE: [&str; 7] = [
 /// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
-/// LLVM's pipeline of optimization level 2 runs once more after each optimization of rustc. Without it, six kernels spill
-/// registers.
+/// LLVM's pipeline of optimization level 2 runs once more after each optimization of rustc. Without it, six
+/// kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
