@@ -254,3 +254,15 @@ def test_continuous_of_diffusers(norm, dtype, device):
     bias = getattr(module.norm, "bias", None)
     y = ours(x, scale, shift, bias=None if bias is None else bias.data)
     check_chain(y, own, module.double()(x.double(), emb.double()), "AdaLayerNormContinuous")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 128), (16, 1536), (17, 8128), (777, 132), (4096, 3072)])
+def test_rms_norm_adds_as_torch(rows, columns, cuda):
+    """From 16 rows on, an RMSNorm of 128 to 8128 columns has the bits of torch's operators on a GPU."""
+    x, scale, shift = (
+        random((rows, columns), F32, cuda),
+        random((columns,), F32, cuda, 1),
+        random((columns,), F32, cuda, 2),
+    )
+    normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+    assert torch.equal(oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", eps=EPS), normed * (1 + scale) + shift)

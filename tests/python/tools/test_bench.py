@@ -47,7 +47,6 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     assert "x eager" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
     """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes, e.g. with `.item()`."""
     pytest.importorskip("diffusers")

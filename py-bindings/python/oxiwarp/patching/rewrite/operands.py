@@ -138,7 +138,8 @@ def broadcasts(operand: Tensor, x: Tensor) -> bool:
     if any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
         return False
     shared = [own == 1 and size != 1 for own, size in zip(shape[:-1], x.shape[:-1], strict=True)]
-    return sum(a != b for a, b in zip(shared, shared[1:], strict=False)) <= 1
+    # Not `sum`: torch.compile of torch 2.11 fails if a size is symbolic.
+    return len([a for a, b in zip(shared, shared[1:], strict=False) if a != b]) <= 1
 
 
 def dtype_of(target: Any) -> Any:
