@@ -31,7 +31,8 @@ class Row:
     exactness: str
     """Agreement with the original eager method, such as "bit-exact", "same roundings" or "one rounding".
 
-    docs/reference/exactness.md defines these words, and the sizes for which they hold. Empty if the modules were not replaced.
+    docs/reference/exactness.md defines these words, and the sizes for which they hold. Empty if the modules were not
+    replaced.
     """
     status: str
     """"replaced" or "left"."""
