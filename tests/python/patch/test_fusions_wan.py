@@ -1,8 +1,8 @@
-"""Tests of Wan, whose blocks and attention `patch` rewrites from their source."""
+"""Tests of the fused blocks and attention of Wan."""
 
 import pytest
 import torch
-from fused_checks import check_compiled, check_gradients, check_model, counts, run
+from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, counts, run
 from helpers import DTYPES
 from video_models import vace, vace_input, wan, wan_input
 
@@ -59,7 +59,7 @@ def test_wan_without_norm2(device):
 
 def test_wan_image_to_video(device):
     """A patched Wan image-to-video model matches the unpatched model. Image tokens have separate key and value
-    projections, and a norm of their keys."""
+    projections. The norm of their keys is called as a module."""
 
     def make(dtype, device):
         return wan(dtype, device, cross_attn_norm=True, image_dim=20, added_kv_proj_dim=48)
@@ -67,7 +67,7 @@ def test_wan_image_to_video(device):
     def make_input(dtype, device):
         return wan_input(dtype, device, image=5)
 
-    check_model(make, make_input, torch.bfloat16, device, times(OF_A_BLOCK, 2, qk_norm_rope_one=6))
+    check_model(make, make_input, torch.bfloat16, device, times(OF_A_BLOCK, 2, rms_norm=2))
 
 
 def test_wan_fused_projections(device):
@@ -89,16 +89,37 @@ def test_vace(device):
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
+def test_variants_have_the_known_source():
+    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's. It does not
+    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables differently."""
+    from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
+
+    from oxiwarp.patching import fusions
+
+    for module in (transformer_chronoedit, transformer_wan_animate):
+        block = module.WanTransformerBlock(48, 64, 2, cross_attn_norm=True)
+        report = oxiwarp.patch(block)
+        assert report.names[""] == "replaced", str(report)
+    assert fusions.find(transformer_wan_animate.WanAttnProcessor)[0].name == "wan.attention"
+    assert fusions.find(transformer_chronoedit.WanAttnProcessor) is None
+
+
 def test_wan_compiled(device):
     for options, kept in ((dict(per_token=True), True), ({}, True), ({}, False)):
         model = wan(torch.bfloat16, device, kept=kept, cross_attn_norm=True)
-        # Inductor computes the norms and rotations of queries and keys.
-        expected = {name: count for name, count in times(OF_A_BLOCK, 2).items() if "qk_norm" not in name}
-        check_compiled(model, wan_input(torch.bfloat16, device, **options), expected)
+        check_compiled(model, wan_input(torch.bfloat16, device, **options), times(OF_A_BLOCK, 2))
+
+
+def test_wan_unknown_source(monkeypatch):
+    from diffusers.models.transformers import transformer_wan as source
+
+    classes = source.WanTransformerBlock, source.WanAttnProcessor
+    check_unknown_source(monkeypatch, wan(), classes, ("wan.block", "wan.attention"))
 
 
 def test_wan_calls_that_run_the_own_method(device):
-    """A hook on a norm is called, and only the chains with this norm run their original code."""
+    """A patched Wan block or attention runs its original method if one of its norms has a hook. `patch` skips a block
+    whose norm is of an unsupported class."""
     model = wan(torch.bfloat16, device, cross_attn_norm=True)
     inputs = wan_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -109,10 +130,15 @@ def test_wan_calls_that_run_the_own_method(device):
     ]
     _, calls = run(model, inputs)
     assert seen == ["norm3", "norm_q"]
-    assert calls["gated_residual_ada_norm"] == 3 and calls["gated_residual"] == 2
+    expected = times(OF_A_BLOCK, 1) | {"qk_norm_rope_one": 4, "rms_norm": 2}
+    assert counts(calls, expected) == expected
     for hook in hooks:
         hook.remove()
     assert counts(run(model, inputs)[1], OF_A_BLOCK) == times(OF_A_BLOCK, 2)
+    other = wan()
+    other.blocks[0].norm1 = torch.nn.LayerNorm(48)
+    blocks = [row for row in oxiwarp.patch(other) if row.module_class.endswith("WanTransformerBlock")]
+    assert {row.reason for row in blocks} == {"", "norm1 or norm3 is no FP32LayerNorm without weight"}
 
 
 def test_wan_gradients(device):

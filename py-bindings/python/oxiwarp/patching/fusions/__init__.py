@@ -29,6 +29,7 @@ from .diffusers import (
     qwen_image,
     sd3,
     timesteps,
+    wan,
 )
 from .shared import ada_layer_norm, feed_forward
 from .transformers import decoder, decoder_attention, decoder_model
@@ -55,6 +56,7 @@ FAMILIES = (
     qwen_image,
     sd3,
     timesteps,
+    wan,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 
