@@ -32,7 +32,7 @@ const SHORT: &[Rung] = &[
 /// (16-byte vectors) per thread in registers instead of 8. A thread then uses 56 registers instead of 64, and
 /// each SM runs one more block.
 ///
-/// Measured bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax_rungs.txt): At
+/// Measured bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax.txt): At
 /// 151,936 columns, 7 packs per thread reach 94 % and 8 packs per thread 82 %. At 65,536 columns, a cluster
 /// reaches 97 % and a single block of 1024 threads 78 %. The single block is slower because it loads nothing
 /// during its reduction.
