@@ -68,18 +68,20 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A patched block runs its original `forward` if the inner module of one of its norms has a hook. `patch` skips a
-    block whose norms have different eps values."""
+    """A patched block runs its original `forward` if the inner module of one of its norms has a hook. `patch` rewrites
+    the methods of a block whose norms have different eps values."""
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
+    expected, _ = run(model, inputs)
     report = oxiwarp.patch(model, cpu_kernels=True)
-    assert report.names["transformer_blocks.1"] == "left" and report.names["transformer_blocks.2"] == "replaced"
-    assert any("norm2, norm3, norm4 have more than one eps" in row.reason for row in report)
+    assert report.names["transformer_blocks.1"] == report.names["transformer_blocks.2"] == "replaced"
     seen = []
     model.transformer_blocks[0].norm4_context.norm.register_forward_hook(lambda *of: seen.append("norm4_context"))
-    _, calls = run(model, inputs)
+    made, calls = run(model, inputs)
     assert seen == ["norm4_context"]
-    assert counts(calls, EXPECTED) == {ADA: 3, MIDDLE: 1, END: 1}
+    torch.testing.assert_close(made, expected, rtol=0.02, atol=0.02)
+    # The rewritten block computes norms with another eps than the sum's norm in a kernel of their own.
+    assert counts(calls, EXPECTED) == {ADA: 8, MIDDLE: 2, END: 4}
 
 
 def test_mochi_finds_valid_tokens_once(device):

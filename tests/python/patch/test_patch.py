@@ -319,7 +319,7 @@ def test_report():
     from rich.console import Console
 
     model = net()
-    model.odd_RMSNorm = type("OddRMSNorm", (nn.Module,), {"forward": lambda self, x, gate: x})()
+    model.odd_RMSNorm = type("OddRMSNorm", (nn.Module,), {"forward": lambda self, x, scale: x})()
     model.requires_grad_()
     report = oxiwarp.patch(model)
     assert [(row.count, row.status) for row in report] == [(1, "replaced")] * 4 + [(1, "left")]
@@ -328,6 +328,6 @@ def test_report():
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report)
     for text in (str(report), console.export_text()):
-        for part in ("4 modules replaced, 1 left", "BeforeWeightRMSNorm × 1", "its forward takes (x, gate)"):
+        for part in ("4 modules replaced, 1 left", "BeforeWeightRMSNorm × 1", "its forward takes (x, scale)"):
             assert part in text, part
     assert "oxiwarp" in repr(model.before)

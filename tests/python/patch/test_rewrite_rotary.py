@@ -228,6 +228,14 @@ def test_joint_tokens():
     torch.testing.assert_close(q, Joint.forward(model, *args[:2], None)[0])
 
 
+def test_probe_under_vmap():
+    """The probe runs outside of vmap, which refuses random tensors."""
+    x, found = heads(torch.float32), []
+    signature = signature_of((x, torch.randn(S, D // 2), torch.randn(S, D // 2)))
+    torch.func.vmap(lambda one: found.append(rotation_of(rotary_models.rope_swapped, signature)) or one)(x)
+    assert found[0] is not None
+
+
 @pytest.mark.parametrize(
     ("name", "args"),
     [

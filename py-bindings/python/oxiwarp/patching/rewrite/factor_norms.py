@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..class_swap import base_of
@@ -34,7 +35,8 @@ def probe(module: Any) -> str | None:
     if inner is None:
         return f"{cls.__name__} is no known norm"
     if cls not in _known:
-        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outside = temporarily_clear_interpreter_stack()  # vmap would refuse random tensors
+        with outside, _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             _known[cls] = all(agrees(module, inner, dtype) for dtype in (torch.float32, torch.bfloat16))
     return None if _known[cls] else f"{cls.__name__} is no known norm"
 

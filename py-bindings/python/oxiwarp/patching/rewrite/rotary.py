@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ops._register import PLAIN
@@ -237,6 +238,7 @@ def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = 
     modes, such as fake tensors, do not apply to it.
     """
     with ExitStack() as stack:
+        stack.enter_context(temporarily_clear_interpreter_stack())  # vmap would refuse random tensors
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
