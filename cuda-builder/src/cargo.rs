@@ -57,7 +57,7 @@ enum Linker {
     /// rustc writes the PTX of the crate and its Rust dependencies.
     Unused,
     /// The linker adds `compiler_builtins` and the files of `-Clink-arg`. It also optimizes the whole program
-    /// once more, so a build takes about twice as long.
+    /// once more.
     Used,
 }
 

@@ -87,7 +87,7 @@ class Grouped(nn.Module):
         self.first_norm, self.norm = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16)
 
     def forward(self, x):
-        if self.training:  # does not run, so that the next norm is none of a sum
+        if self.training:  # does not run, so the next norm is not the norm of a sum
             x = x + torch.sin(x)
         y = self.first_norm(x)
         y = x + torch.abs(y)
