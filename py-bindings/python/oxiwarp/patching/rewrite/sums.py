@@ -1,8 +1,8 @@
-"""Defers sums until a later norm: between them may stand `if` statements that do not read the sum.
+"""Defers each sum to the later norm of this sum, also across `if` statements that do not read the sum.
 
 A statement `x = x + y` becomes `x = later_sum(...)`, which returns a `LaterSum`, an object in the place of a tensor.
-The norm of `x` then computes the sum and the norm in one kernel. Before each other statement that reads `x`, or that
-may change a term of the sum, `x = computed(x)` computes the sum.
+The norm of `x` then computes the sum and the norm in one kernel. Before any other statement that reads `x`, or that
+may change an operand of the sum in place, the statement `x = computed(x)` computes the sum.
 """
 
 import ast
